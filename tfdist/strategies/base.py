@@ -96,9 +96,8 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     ) -> GraphExchange | None:
         """Returns the direct exchange of the graph that is built next; None where none is made.
 
-        Args:
-          session_config: The config of the graph's session; None is TensorFlow's default.
-          steps_per_call: The steps in one session call.
+        Its session has this config (None is TensorFlow's default), and makes so many steps in a
+        call.
         """
         return None
 

@@ -14,11 +14,7 @@ from tfdist.strategies.horovod.strategy import HorovodNotFoundError, load_horovo
 
 
 def main(*wanted: str) -> None:
-    """Prints the answer on the last line of standard output.
-
-    Args:
-      *wanted: "horovod" loads Horovod as well.
-    """
+    """Prints the answer on the last line of standard output; "horovod" loads Horovod as well."""
     answer = describe_tensorflow()
     if "horovod" in wanted:
         answer |= describe_horovod()

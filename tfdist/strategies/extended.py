@@ -395,7 +395,6 @@ def _own_value(value: Any) -> Any:
 
 
 def _value_in(structure: Any, replica: int) -> Any:
-    """Returns the values of one of this worker's replicas."""
 
     def value(leaf: Any) -> Any:
         values = _values_of(leaf)

@@ -49,10 +49,6 @@ class GraphExchange:
     """The direct exchange of one graph. Every worker makes one, and calls the same methods.
 
     The workers must leave together (see `reductions.direct_exchange`).
-
-    Args:
-      cluster: The cluster.
-      collectives: Its collectives.
     """
 
     def __init__(self, cluster: Cluster, collectives: GrpcCollectives) -> None:

@@ -19,10 +19,8 @@ def walk(
 ) -> KeysView[tf.Operation]:
     """Returns the operations that can be reached: a set, in the order in which they are found.
 
-    Args:
-      starts: The operations to begin with, which are among the result.
-      next_of: Returns the operations that follow one; called once for each. The walk goes on from
-        the operation that was found last.
+    It has those to begin with. `next_of` returns the operations that follow one; it is called once
+    for each. The walk goes on from the operation that was found last.
     """
     found = dict.fromkeys(starts)
     waiting = list(found)
@@ -62,12 +60,9 @@ def descendants(
 def bits_behind(
     ops: Iterable[tf.Operation], own_bits: Mapping[tf.Operation, int], *, control_inputs: bool
 ) -> dict[tf.Operation, int]:
-    """Returns the bits of each operation: its own, and those of all that it depends on.
+    """Returns the bits of each operation: its own, if any, and those of all that it depends on.
 
-    Args:
-      ops: Operations in the order of creation, with all that they depend on.
-      own_bits: The own bits of operations; others have none.
-      control_inputs: Whether control inputs count.
+    The operations are in the order of creation, with all that they depend on.
     """
     sources = {op: sources_of(op, control_inputs=control_inputs) for op in ops}
     bits = {op: own_bits.get(op, 0) for op in sources}

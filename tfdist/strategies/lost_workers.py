@@ -31,10 +31,8 @@ def lost_workers_named(
 ) -> Iterator[None]:
     """Turns TensorFlow's errors about other workers into a `WorkerLostError`.
 
-    Args:
-      strategy: A tfdist strategy.
-      membership: The connections to the other workers. They name the lost one where the error does
-        not, as over Horovod.
+    The connections to the other workers name the lost one where the error does not, as over
+    Horovod.
     """
     try:
         yield
@@ -62,7 +60,6 @@ def translate(
 
 
 def _read(message: str, match: re.Match[str] | None, cluster: Cluster | None) -> tuple[str, str]:
-    """Returns the name of the lost worker and TensorFlow's description of the loss."""
     if match is None or cluster is None:
         lines = [line.strip() for line in message.splitlines() if line.strip()]
         # The first of Horovod's sentences; the others explain shutdowns in general.

@@ -29,7 +29,6 @@ from tfdist.strategies.grpc_servers import (
     SERVERS,
     RunningServer,
     device_filter,
-    find_membership,
     full_name,
     start_server,
 )
@@ -137,7 +136,7 @@ class MultiWorkerStrategy(BaseStrategy):
                     keep_memory(os.environ)  # Before TensorFlow's threads have arenas.
                     collectives = GrpcCollectives(num_workers, self.cluster.worker_index(self.task))
                     own_name = full_name(self.task)
-                    if self.cluster.address(self.task) not in SERVERS:
+                    if self._address not in SERVERS:
                         check_port(self.cluster, self.task)
         super().__init__(
             collectives,
@@ -154,7 +153,13 @@ class MultiWorkerStrategy(BaseStrategy):
             if tf.executing_eagerly():  # Before the program's first operation.
                 leader, own = full_name(self.cluster.workers[0]), device_filter(self.task)
                 self._is_prepared = configure_collectives(leader, own)
-            _STRATEGIES[self.cluster.address(self.task)] = self
+            _STRATEGIES[self._address] = self
+
+    @property
+    def _address(self) -> str:
+        """This worker's address; asked for only in a cluster."""
+        assert self.cluster is not None and self.task is not None
+        return self.cluster.address(self.task)
 
     @property
     def master(self) -> str:
@@ -168,8 +173,7 @@ class MultiWorkerStrategy(BaseStrategy):
         """
         if self.extended.collectives.num_workers == 1:
             return ""
-        assert self.cluster is not None and self.task is not None
-        address = self.cluster.address(self.task)
+        address = self._address
         needed = max(1, self.update_config_proto(v1.ConfigProto()).device_count["CPU"])
         if address not in SERVERS:
             self._start_server(needed)
@@ -204,10 +208,9 @@ class MultiWorkerStrategy(BaseStrategy):
         """
         if self.extended.collectives.num_workers == 1:
             return
-        assert self.cluster is not None and self.task is not None
-        address = self.cluster.address(self.task)
-        if address in SERVERS:
-            if SERVERS[address].server is not None:
+        running = SERVERS.get(self._address)
+        if running is not None:
+            if running.server is not None:
                 raise StrategyTooLateError(
                     "This process has trained in graphs over gRPC, as an Estimator does, and "
                     "cannot send messages of TensorFlow 2 any more. Train the Keras model first, "
@@ -230,10 +233,9 @@ class MultiWorkerStrategy(BaseStrategy):
         """
         if self.extended.collectives.num_workers == 1:
             return PeerWatch()
-        assert self.cluster is not None and self.task is not None
-        if self.cluster.address(self.task) not in SERVERS:
+        if self._address not in SERVERS:
             _ = self.master
-        return PeerWatch(find_membership(self.cluster, self.task), executing_instances())
+        return PeerWatch(SERVERS[self._address].membership, executing_instances())
 
     def direct_exchange(
         self, session_config: v1.ConfigProto | None = None, *, steps_per_call: int = 1

@@ -27,11 +27,9 @@ _LIMIT_S = 120.0
 
 
 def main(engine: str = "grpc", dialect: str = "graph") -> None:
-    """Trains, and prints the result as JSON on the last line.
+    """Trains over an engine, and prints the result as JSON on the last line.
 
-    Args:
-      engine: "grpc" or "horovod".
-      dialect: "graph", or "fit" for Keras 3.
+    The dialect is "graph", or "fit" for Keras 3.
     """
     faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
     try:

@@ -74,12 +74,7 @@ def describe(
 ) -> str:
     """Returns one line with the signal, the workers that got it, the last step and the saving.
 
-    Args:
-      order: The signal.
-      step: The last step.
-      num_workers: The number of workers.
-      saves: Whether the training saves its state.
-      what: What it saves: an Estimator's "checkpoint", or the "backup" of Keras' BackupAndRestore.
+    What is saved is an Estimator's "checkpoint", or the "backup" of Keras' BackupAndRestore.
     """
     who = ""
     if num_workers > 1 and order.receivers == 1:
@@ -216,7 +211,7 @@ def overdue(
     in_call_s: float | None,
     longest_call_s: float,
 ) -> str | None:
-    """Decides whether a process that does not react to a signal must end now.
+    """Returns the line to end a process with that does not react to a signal; None if it may go on.
 
     Args:
       number: The signal.
@@ -224,9 +219,6 @@ def overdue(
       has_to_finish: Whether the process lets the training finish its step and save.
       in_call_s: Seconds of waiting inside the present session call; None outside of one.
       longest_call_s: The longest session call so far.
-
-    Returns:
-      The line to end the process with, or None if it may go on.
     """
     name = signal.Signals(number).name
     if not has_to_finish:

@@ -111,8 +111,11 @@ def execute_on_instances(
             "execute_on_instances was called by a function that it executes itself: the other "
             "instances would have to take part. Call it after that function has returned."
         )
-    if own.num_instances > 1 and len(named) > 1:
-        _prepare(named)
+    if own.num_instances > 1 and len(named) > 1:  # Every instance prepares the engine.
+        if find_engine() == "horovod":
+            make_process_set(named)
+        else:
+            start_server_of_run()
     if own.index not in named:
         return None
     with executing_on(named):
@@ -140,7 +143,9 @@ def synchronize(timeout_s: float = 1800.0) -> None:
         return
     with in_phase("waiting"):
         if find_engine() == "horovod":
-            meet_over_horovod(_horovod_collectives(members), timeout_s)
+            hvd = initialize_horovod()
+            ranks = None if len(members) == hvd.size() else members
+            meet_over_horovod(HorovodCollectives(hvd, ranks), timeout_s)
         else:
             meet_over_grpc(members, timeout_s, find_membership)
 
@@ -156,16 +161,3 @@ def _checked(instances: Iterable[int], count: int) -> tuple[int, ...]:
             "these."
         )
     return tuple(int(index) for index in named)
-
-
-def _horovod_collectives(members: tuple[int, ...]) -> HorovodCollectives:
-    hvd = initialize_horovod()
-    return HorovodCollectives(hvd, None if len(members) == hvd.size() else members)
-
-
-def _prepare(named: tuple[int, ...]) -> None:
-    """Prepares the engine for collectives between these instances; every instance calls it."""
-    if find_engine() == "horovod":
-        make_process_set(named)
-    else:
-        start_server_of_run()

@@ -90,10 +90,7 @@ def steps_of_all(strategy: Any, num_batches: int | None, steps_per_execution: in
     Args:
       strategy: A strategy whose workers have their own datasets.
       num_batches: The number of batches of this worker's dataset; None if it is not known.
-      steps_per_execution: How many steps Keras makes at a time.
-
-    Raises:
-      StepsDifferError: If workers make different numbers of steps at a time.
+      steps_per_execution: How many steps Keras makes at a time; StepsDifferError if they differ.
     """
     extended = strategy.extended
     steps = -1 if num_batches is None else -(-num_batches // extended.placement.num_replicas)
@@ -171,9 +168,6 @@ def _with_plain_iterator(plan: InputPlan) -> InputPlan:
 
 
 def _prepared(dataset: Any, plan: InputPlan) -> Any:
-    """Returns a dataset as this process should read it.
-
-    It reads one batch ahead, as TensorFlow's iterator for several devices does.
-    """
+    """Returns a dataset that reads a batch ahead, as TensorFlow's iterator for several devices."""
     dataset = tuned_for_cores(renewed(dataset))
     return dataset.prefetch(1) if plan.options is _PLAIN_ITERATOR else dataset

@@ -62,13 +62,7 @@ class FitPosition:
 
 
 class FitRun:
-    """One call of `fit`.
-
-    Args:
-      model: The model.
-      strategy: Its strategy.
-      signals: The stop signals of this process.
-      first_epoch: The epoch, from 0, at which it begins without a backup.
+    """One call of `fit`, which begins at `first_epoch`, from 0, without a backup.
 
     Attributes:
       combines: Whether the coming step combines its logs; equal on all workers.
@@ -117,8 +111,7 @@ class FitRun:
           steps: The steps of an epoch; None if they are not known.
           first_epoch: The epoch, from 0, at which it begins.
           num_epochs: The epoch at which it ends.
-          log_interval_s: How often this worker's callbacks read the logs of a step, in seconds; 0
-            for each step.
+          log_interval_s: Seconds after which this worker's callbacks read logs; 0 for each step.
         """
         self._steps_in_epoch = steps
         of_launcher = math.inf if self._file is None else _LAUNCHER_INTERVAL_S
@@ -131,12 +124,7 @@ class FitRun:
             self._file.write(step=self._step, total_steps=total, total_epochs=num_epochs)
 
     def resume(self, epoch: int, steps: int) -> None:
-        """Notes that the input goes on where an interrupted `fit` was; called before `begin`.
-
-        Args:
-          epoch: The epoch, from 0.
-          steps: The steps that are done in it.
-        """
+        """Notes the epoch, from 0, and its steps after which the input goes on; before `begin`."""
         self.resumed, self._steps_before = (epoch, steps), steps
 
     def take_resumed(self) -> tuple[int, int] | None:
@@ -194,9 +182,8 @@ class FitRun:
     def end_epoch(self, logs: Any = None) -> None:
         """Notes the end of an epoch, before callbacks save.
 
-        Args:
-          logs: The logs of the epoch. In an epoch of unknown length they alone tell of its last
-            step, which has not combined its logs.
+        In an epoch of unknown length its logs alone tell of its last step, which has not combined
+        them.
         """
         self._epoch, self._steps_done = self._epoch + 1, 0
         loss = logs.get("loss") if isinstance(logs, dict) else None
@@ -204,7 +191,6 @@ class FitRun:
             self._name_nan(self._step, ())
 
     def _name_nan(self, step: int, flags: Sequence[float]) -> None:
-        """Prints one line about the first loss that is NaN."""
         if self.is_first and not self._has_named_nan:
             self._has_named_nan = True
             print_to_stderr(_nan_line(step, flags))
@@ -215,11 +201,7 @@ class FitRun:
             self._profile.end()
 
     def own_requests(self, num_steps: int) -> list[float]:
-        """Returns what this worker says in the message of a step.
-
-        Args:
-          num_steps: The steps that the coming call makes.
-        """
+        """Returns what this worker says in the message of a call that makes so many steps."""
         is_late = time.monotonic() - self._logs_at_s >= self._log_interval_s
         # A request that is answered in the coming step is not made again.
         is_due = self._log_interval_s == 0 or (is_late and not self.combines)

@@ -25,14 +25,7 @@ _was_made = False
 
 
 class FitProfile:
-    """Records steps of a call of `fit`, and writes `trace-worker-<index>.json`.
-
-    Args:
-      folder: Where the file is written.
-      first_step: The first step to record, from 1 in this call of `fit`.
-      last_step: The last one.
-      worker_index: This worker's index.
-    """
+    """Records steps of a call of `fit`, counted from 1, and writes `trace-worker-<index>.json`."""
 
     def __init__(self, folder: str, first_step: int, last_step: int, worker_index: int) -> None:
         self._folder = Path(folder)
@@ -88,11 +81,7 @@ class FitProfile:
 
 
 def profile_of_run(worker_index: int) -> FitProfile | None:
-    """Returns the profile that `tfdist run --profile` requests: for the first `fit` of a process.
-
-    Args:
-      worker_index: This worker's index.
-    """
+    """Returns the profile that `tfdist run --profile` requests, of the first `fit` of a process."""
     global _was_made
     requested = read_profile()
     if requested is None or _was_made:

@@ -47,13 +47,7 @@ _READS_NO_BATCH = {
 
 
 def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
-    """Returns the first and the last callback of a list.
-
-    Args:
-      callbacks: The library's module of callbacks.
-      strategy: The strategy of the model.
-      given: The callbacks between them.
-    """
+    """Returns the first and the last callback of a list; those in `given` are between them."""
 
     class BeforeOthers(callbacks.Callback):  # type: ignore[misc]
         """Makes statistics equal on all replicas, before anything evaluates or saves them."""
@@ -144,11 +138,8 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
     def resume(model: Any, run: FitRun, sender: int, position: Mapping[str, int] | None) -> None:
         """Lets the input go on where a backup or a snapshot was made. A collective, with backups.
 
-        Args:
-          model: The model.
-          run: The call of `fit`.
-          sender: The worker that has restored it.
-          position: What `FitSnapshots.restore` has returned; None takes the backup's.
+        The position on the worker that has restored it, the sender, is what `FitSnapshots.restore`
+        has returned; None takes the backup's.
         """
         if not backups or getattr(model, "optimizer", None) is None:
             return
@@ -183,12 +174,7 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
 
 
 def reads_batch_logs(callbacks: Any, callback: Any) -> bool:
-    """Returns whether a callback of `fit` may read the logs of each step.
-
-    Args:
-      callbacks: The library's module of callbacks.
-      callback: The callback; its class may be derived from one of them.
-    """
+    """Returns whether a callback of `fit`, or of a class derived from Keras', may read all logs."""
     known = [callbacks.Callback]
     for name, setting in _READS_NO_BATCH.items():
         kind = getattr(callbacks, name)
@@ -212,14 +198,9 @@ def _save_backup(backup: Any) -> None:
 
 
 def share_state(model: Any, reducer: Any, sender: int = 0) -> None:
-    """Gives every worker the weights, the optimizer's state and the epoch of one.
+    """Gives every worker the weights, the optimizer's state and the epoch of one. A collective.
 
-    A collective.
-
-    Args:
-      model: The model.
-      reducer: Sends them.
-      sender: The worker that has restored a snapshot, or worker 0, which may have a backup.
+    That is the worker that has restored a snapshot, or worker 0, which may have a backup.
     """
     if reducer.collectives.num_workers == 1:
         return

@@ -10,9 +10,7 @@ from typing import Any
 def extends(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns a decorator that puts a function in place of a method, or of a module's function.
 
-    Args:
-      owner: The class or module.
-      name: The name in it. The new function gets the one before as its first argument.
+    The new function gets the one before as its first argument.
     """
     original = getattr(owner, name)
 

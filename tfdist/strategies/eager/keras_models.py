@@ -181,7 +181,6 @@ def _wrap_made(model_class: Any, kind: str, wrap: Callable[..., Any]) -> None:
 
 
 def _check(model: Any, strategy: Any) -> None:
-    """Refuses what cannot train on several replicas."""
     if strategy.num_replicas_in_sync == 1:
         return
     if getattr(model, "jit_compile", None) is True:
@@ -273,7 +272,6 @@ def _steps_per_call(model: Any) -> int:
 
 
 def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
-    """Returns a test function whose logs are those of all replicas."""
     is_alone = strategy.num_replicas_in_sync == 1
     logs_of_all = None if is_alone else CombinedLogs(model, strategy)
 

@@ -92,13 +92,9 @@ def _with_sums(
 ) -> Any:
     """Calls a function with the strategy and the gradients, added over all replicas.
 
-    Rows of slices stay apart, as in one process: Keras adds rows of equal index where its rule
-    demands it, and `SharedVariable` where it adds them to the weights.
-
-    Args:
-      context: The context of the replica whose code is running.
-      pairs: Gradients, of which some may be None, and their variables.
-      function: Called once for all replicas of this worker; what it returns is returned.
+    It is called once for all replicas of this worker; what it returns is returned. Rows of slices
+    stay apart, as in one process: Keras adds rows of equal index where its rule demands it, and
+    `SharedVariable` where it adds them to the weights.
     """
     targets = [v for g, v in pairs if g is not None]
 

@@ -19,11 +19,7 @@ from tfdist.strategies.eager.keras_extension import extends
 
 
 def adapt_number_of_steps(library: str) -> None:
-    """Extends the class of a library that counts steps.
-
-    Args:
-      library: "keras" or "tf_keras".
-    """
+    """Extends the class of a library, "keras" or "tf_keras", that counts steps."""
     if library == "keras":
         _adapt_keras_3(importlib.import_module("keras.src.backend.tensorflow.trainer"))
     else:

@@ -51,12 +51,7 @@ def write_position(backup: Any, run: FitRun) -> None:
 
 
 def position_of_backup(backups: Sequence[Any], model: Any) -> FitPosition | None:
-    """Returns the position of the backup that has been restored; None without one.
-
-    Args:
-      backups: The BackupAndRestore callbacks of `fit`.
-      model: The model, with the restored state.
-    """
+    """Returns the position of the backup that the model was restored from; None without one."""
     iterations = int(model.optimizer.iterations)
     found = [one for backup in backups for one in _read(_path(backup))]
     return next((one for one in found if one.iterations == iterations), None)
@@ -65,10 +60,7 @@ def position_of_backup(backups: Sequence[Any], model: Any) -> FitPosition | None
 def start_after(saved: FitPosition, *, num_workers: int, divides_batches: bool) -> tuple[int, int]:
     """Returns the epoch, and the steps done in it, with which a `fit` goes on.
 
-    Args:
-      saved: The position of the restored backup or snapshot.
-      num_workers: The number of workers now.
-      divides_batches: Whether the workers divide the batches of one dataset; else each has its own.
+    Workers that do not divide the batches of one dataset have their own.
     """
     if saved.num_workers != num_workers and not divides_batches and saved.steps:
         print_to_stderr(
@@ -156,12 +148,7 @@ def _adapt_tf_keras(module: Any) -> None:
 
 
 class _Reading:
-    """The batches that are read again.
-
-    Args:
-      epoch: The epoch, from 0, in which `fit` goes on.
-      steps: The steps that are done in it.
-    """
+    """The batches that are read again before `fit` goes on after some steps of an epoch, from 0."""
 
     def __init__(self, epoch: int, steps: int) -> None:
         self._place = f"epoch {epoch + 1} after {steps} of its steps"

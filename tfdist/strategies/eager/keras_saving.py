@@ -16,17 +16,13 @@ from tfdist.strategies.saving.whole_files import whole_file
 
 
 def adapt_saving(module: Any, is_keras_3: bool) -> None:
-    """Makes the functions that save a model work on any number of workers.
+    """Makes the functions of a `saving_lib` that save a model work on any number of workers.
 
     Keras 3 makes an optimizer to compare the saved one with: its variables are made together, so it
     is made now. tf_keras saves the state of metrics: each worker saves its own.
 
     A file is written under another name first: a worker that loads it may find the file of another
     one, and finds it whole.
-
-    Args:
-      module: The library's `saving_lib`.
-      is_keras_3: Whether it is Keras 3's.
     """
     if is_keras_3:
         module.get_attr_skipset = functools.cache(module.get_attr_skipset)

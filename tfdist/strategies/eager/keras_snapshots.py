@@ -154,7 +154,6 @@ class FitSnapshots:
             print_to_stderr(f"No snapshot is kept of step {step}: {why_not}")
 
     def wait(self) -> None:
-        """Returns when the last snapshot is written."""
         self._writes.wait()
 
     def end(self) -> None:
@@ -165,12 +164,7 @@ class FitSnapshots:
 
 
 def why_none(model: Any, backups: Sequence[Any]) -> str:
-    """Returns why a `fit` can have no snapshots; "" if it can.
-
-    Args:
-      model: The model, after BackupAndRestore has seen it.
-      backups: The BackupAndRestore callbacks of `fit`.
-    """
+    """Returns why a `fit` whose backups have seen the model can have no snapshots; "" if it can."""
     optimizer = getattr(model, "optimizer", None)
     if not backups:
         return "fit has no BackupAndRestore"

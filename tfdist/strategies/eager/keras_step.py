@@ -110,11 +110,9 @@ def building_model() -> Iterator[None]:
 
 
 def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
-    """Notes the rows of a step's batches. A collective if rows may differ and there is a loss.
+    """Notes the rows of the batch of each replica of this worker.
 
-    Args:
-      batches: The batch of each replica of this worker.
-      reducer: Combines values over all replicas.
+    A collective if rows may differ and there is a loss.
     """
     if _current is None:
         return

@@ -13,7 +13,7 @@ all evaluate and save the same ones.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -132,7 +132,7 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         if self._is_for_one():
-            return super().assign(self._unless_empty(value), *args, **kwargs)
+            return super().assign(self._unless_empty(value, super().value), *args, **kwargs)
         return self._assign_each(self._shares(tf.cast(value, self.dtype)))
 
     def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +144,8 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
 
     def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         if self._is_for_one():
-            return super().assign_sub(self._zero_if_empty(delta), *args, **kwargs)
+            delta = self._unless_empty(delta, lambda: tf.zeros_like(delta, self.dtype))
+            return super().assign_sub(delta, *args, **kwargs)
         return self.assign_add(-tf.cast(delta, self.dtype))
 
     def _is_for_one(self) -> bool:
@@ -157,19 +158,12 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         self._is_assigned_elsewhere |= current_step() is None
         return True
 
-    def _unless_empty(self, value: Any) -> Any:
-        """Returns a value to assign; the present one if the replica's batch has no row."""
+    def _unless_empty(self, value: Any, otherwise: Callable[[], tf.Tensor]) -> Any:
+        """Returns a value, or the other one if the replica's batch has no row."""
         rows = own_rows()
         if rows is None or not self.dtype.is_floating or "number" not in self.__dict__:
             return value
-        return tf.where(rows > 0, tf.cast(value, self.dtype), super().value())
-
-    def _zero_if_empty(self, delta: Any) -> Any:
-        rows = own_rows()
-        if rows is None or not self.dtype.is_floating:
-            return delta
-        delta = tf.cast(delta, self.dtype)
-        return tf.where(rows > 0, delta, tf.zeros_like(delta))
+        return tf.where(rows > 0, tf.cast(value, self.dtype), otherwise())
 
     def _assign_each(self, values: Sequence[tf.Tensor]) -> Any:
         for handle, value in zip(self._all_handles[1:], values[1:], strict=True):

@@ -54,10 +54,7 @@ def needs_all_workers(calls: CallClock | None = None) -> Iterator[None]:
     """Marks a `with` block that ends only when all workers have come to it.
 
     A long wait is reported, with the workers that are late, and `--stall-timeout` limits it. An
-    error about a lost worker becomes a `WorkerLostError`.
-
-    Args:
-      calls: The times of a training's steps; None for anything else that all workers do.
+    error about a lost worker becomes a `WorkerLostError`. Of a training's steps the times are kept.
     """
     if _watched is None:
         yield
@@ -77,11 +74,7 @@ def needs_all_workers(calls: CallClock | None = None) -> Iterator[None]:
 
 @contextmanager
 def training(calls: CallClock) -> Iterator[None]:
-    """Marks a training in the `with` block: an error that leaves it ends all workers.
-
-    Args:
-      calls: The times of its steps.
-    """
+    """Marks a training in the `with` block: an error that leaves it ends all workers."""
     membership = None if _watched is None else _watched.watch.membership
     if _watched is not None and membership is not None:
         _watched.has_failed = False

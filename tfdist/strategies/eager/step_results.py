@@ -93,8 +93,7 @@ class CombinedLogs:
     def __call__(self, logs: Any) -> Any:
         """Returns the logs of all replicas, in a step's function; a collective if it combines.
 
-        Args:
-          logs: What each replica's step has returned.
+        `logs` is what each replica's step has returned.
         """
         model, reducer = self._model, self._strategy.extended.reducer
         results = self._strategy.experimental_local_results
@@ -147,13 +146,9 @@ def _losses_in(logs: Any) -> list[Any]:
 
 
 def all_rows(outputs: Any, strategy: Any) -> Any:
-    """Returns the rows that all replicas predict, in the batch's order; a collective.
+    """Returns the rows [rows, ...] that all replicas predict, in the batch's order; a collective.
 
     Of workers with their own datasets, each gets its own rows.
-
-    Args:
-      outputs: What each replica's step has returned: tensors [rows, ...].
-      strategy: The strategy.
     """
     reducer, results = strategy.extended.reducer, strategy.experimental_local_results
 

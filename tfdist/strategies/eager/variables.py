@@ -52,12 +52,7 @@ class AggregationError(OneLineError, ValueError):
 
 
 class EagerVariables:
-    """Makes and reads variables outside of v1 graphs.
-
-    Args:
-      placement: Where things are in this worker.
-      reducer: Combines values over all replicas.
-    """
+    """Makes and reads variables outside of v1 graphs."""
 
     def __init__(self, placement: Placement, reducer: Reducer) -> None:
         self._placement = placement

@@ -22,12 +22,7 @@ from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariabl
 
 
 class GraphVariables:
-    """Makes and combines the variables of the current graph.
-
-    Args:
-      placement: Where things are in this worker.
-      reducer: Combines values over all replicas.
-    """
+    """Makes and combines the variables of the current graph."""
 
     def __init__(self, placement: Placement, reducer: Reducer) -> None:
         self._placement = placement

@@ -39,12 +39,9 @@ def end_in_time(hvd: ModuleType) -> None:
 
 
 class _Ending:
-    """Ends Horovod in a separate thread.
+    """Ends Horovod on this rank, and makes it end on the others, in a separate thread.
 
     It is started in advance: from Python 3.12 on, a process that is ending cannot start one.
-
-    Args:
-      shutdown: Ends Horovod on this rank, and makes it end on the others.
     """
 
     def __init__(self, shutdown: Callable[[], None]) -> None:

@@ -59,9 +59,7 @@ def missing_settings(environ: Mapping[str, str]) -> dict[str, str]:
 def describe_settings(environ: Mapping[str, str], *, over_mpi: bool = True) -> str:
     """Describes the settings, for the log; "(yours)" marks a value of the user.
 
-    Args:
-      environ: The environment variables.
-      over_mpi: Whether Horovod uses MPI, so that Open MPI's settings have an effect.
+    Where Horovod does not use MPI, Open MPI's settings have no effect.
     """
     if not over_mpi:
         return ", ".join(_say(name, environ[name]) for name in _ENGINE if "OMPI_" not in name)

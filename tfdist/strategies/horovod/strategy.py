@@ -75,11 +75,7 @@ class HorovodCollectives:
         return HorovodCollectives(self._hvd, instances) if len(instances) > 1 else NoCollectives()
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
-        options = {
-            "op": self._hvd.Sum,
-            "name": message_name(name),
-            "process_set": self._process_set,
-        }
+        options = {"op": self._hvd.Sum, **self._options(name)}
         if len(tensors) == 1:
             return _awaited([self._hvd.allreduce(_unknown_in_advance(tensors[0]), **options)])
         # One op reduces the group, so one input that is unknown in advance is enough.
@@ -89,25 +85,21 @@ class HorovodCollectives:
         return _awaited(self._hvd.grouped_allreduce(group, **options))
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
-        options = {"name": message_name(name), "process_set": self._process_set}
         copied = to_copied(_unknown_in_advance(tensor))
-        (gathered,) = _awaited([self._hvd.allgather(copied, **options)])
+        (gathered,) = _awaited([self._hvd.allgather(copied, **self._options(name))])
         return from_copied(gathered, tensor.dtype)
 
     def all_to_all(self, shares: tf.Tensor, name: str) -> tf.Tensor:
-        options = {"name": message_name(name), "process_set": self._process_set}
         copied = to_copied(_unknown_in_advance(shares))
-        (received,) = _awaited([self._hvd.alltoall(copied, **options)])
+        (received,) = _awaited([self._hvd.alltoall(copied, **self._options(name))])
         return from_copied(received, shares.dtype)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        sent = self._hvd.broadcast(
-            _unknown_in_advance(tensor),
-            root_rank=self._ranks[0],
-            name=message_name(name),
-            process_set=self._process_set,
-        )
-        return _awaited([sent])[0]
+        options = {"root_rank": self._ranks[0], **self._options(name)}
+        return _awaited([self._hvd.broadcast(_unknown_in_advance(tensor), **options)])[0]
+
+    def _options(self, name: str) -> dict[str, Any]:
+        return {"name": message_name(name), "process_set": self._process_set}
 
 
 # Elements of a tensor to which an addition costs nothing.
@@ -115,7 +107,6 @@ _SMALL = 4096
 
 
 def _count_elements(tensor: tf.Tensor) -> float:
-    """Returns the number of elements, infinite where the static shape does not tell it."""
     size = tensor.shape.num_elements()
     return math.inf if size is None else size
 

@@ -163,12 +163,7 @@ def add_replicas(parts: Sequence[Value], *, mean: bool) -> Value:
 
 
 def sent_as(dtype: tf.DType, half: tf.DType | None) -> tf.DType:
-    """Returns the dtype in which values of one dtype are sent.
-
-    Args:
-      dtype: The dtype of the values.
-      half: The dtype in which float32 is sent; None is float32.
-    """
+    """Returns the dtype in which values of one dtype are sent; float32 in the half, if not None."""
     return half if half is not None and dtype == tf.float32 else _SUMMED_AS.get(dtype, dtype)
 
 
@@ -179,7 +174,6 @@ def _reduce_slices(
     half: tf.DType | None,
     name: str,
 ) -> tf.IndexedSlices:
-    """Gathers the rows of all workers: the sum of sparse gradients is their concatenation."""
     rows, dtype = _sendable(slices.values), sent_as(slices.values.dtype, half)  # [own_rows, ...]
     if dtype == rows.dtype:
         rows = collectives.gather(rows, f"{name}_values")  # [all_rows, ...]

@@ -226,12 +226,16 @@ class DirectExchange:
             return tf.identity(tensor)
 
     def _sum_at(self, owner: int, tensor: tf.Tensor, key: str) -> tf.Tensor:
-        """Sums a tensor on one worker, which sends the sum to the others."""
+        """Sums a tensor on one worker, which sends the sum to the others.
+
+        Its queues are on the hosts of those, so their sessions have no ops on the owner's host.
+        """
         if self.index != owner:
             offer = self._queue(self.index, owner, tensor, key).enqueue(tensor)
             early_reduction.wait_for_offers(tensor, [offer])
             with tf.control_dependencies([offer]):
-                total = self._sum_queue(owner, self.index, tensor, key).dequeue()
+                queue = self._queue(owner, self.index, tensor, f"{key}_sum", on=self.index)
+                total = queue.dequeue()
             total.set_shape(tensor.shape)
             return total
         values = [tensor] * len(self.hosts)
@@ -243,7 +247,8 @@ class DirectExchange:
         sent = []
         for i in others:
             with tf.device(self.hosts[i]):
-                sent.append(self._sum_queue(owner, i, tensor, key).enqueue(total))
+                queue = self._queue(owner, i, tensor, f"{key}_sum", on=i)
+                sent.append(queue.enqueue(total))
         with tf.control_dependencies(sent):
             return tf.identity(total)
 
@@ -285,13 +290,6 @@ class DirectExchange:
             received[i] = self._queue(i, self.index, tensors[i], key).dequeue()
         return received
 
-    def _sum_queue(self, source: int, target: int, like: tf.Tensor, key: str) -> tf.queue.FIFOQueue:
-        """Returns the queue for an owner's sum, on the host of the worker that receives it.
-
-        So that worker's session has no ops on the owner's host.
-        """
-        return self._queue(source, target, like, f"{key}_sum", on=target)
-
     def _queue(
         self, source: int, target: int, like: tf.Tensor, key: str, on: int | None = None
     ) -> tf.queue.FIFOQueue:
@@ -316,7 +314,6 @@ def _to_numbers(data: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _num_bytes(sums: Sequence[Collective]) -> int | None:
-    """Returns the size of a message of sums; None if it is not known before the step."""
     elements = [one.tensor.shape.num_elements() for one in sums]
     if None in elements:
         return None

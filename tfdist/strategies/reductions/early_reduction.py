@@ -69,13 +69,10 @@ def behind_gates(tensor: tf.Tensor, gates: Sequence[tf.Operation]) -> tf.Tensor:
 
 
 def make_first(gradients: Sequence[tf.Tensor]) -> None:
-    """Makes the other ops of a layer's backward pass wait for the gradient of its weights.
+    """Makes the other ops of a layer's backward pass wait for the large gradient of its weights.
 
     The edges order ops that have no order, so the graph must be one whose steps run it as a whole,
     or a function of TensorFlow 2. Nothing is added in functions, loops and branches of a v1 graph.
-
-    Args:
-      gradients: The large gradients, on the device.
     """
     if not gradients or tf.executing_eagerly():
         return
@@ -115,9 +112,7 @@ def is_outside(operation: tf.Operation) -> bool:
 def _producer(tensor: tf.Tensor, *, through_sums: bool = False) -> tf.Operation:
     """Returns the op that computes a tensor's values; reshapes and casts of them are skipped.
 
-    Args:
-      tensor: A gradient.
-      through_sums: Whether to skip the sum with earlier micro-batches, and factors, as well.
+    So are, if asked for, the sum with earlier micro-batches, and factors.
     """
     op = tensor.op
     while _only_reshapes_or_casts(op) or (through_sums and _only_sums_or_scales(op)):
@@ -144,7 +139,6 @@ def _only_reshapes_or_casts(op: tf.Operation) -> bool:
 
 
 def _siblings(producer: tf.Operation) -> set[tf.Operation]:
-    """Returns the other consumers of an op's inputs."""
     return {user for value in producer.inputs for user in value.consumers()} - {producer}
 
 

@@ -44,12 +44,8 @@ class GrpcCollectives:
     """TensorFlow's ring collectives between the servers of a cluster.
 
     The key of a collective is made from its name and name scope, so workers may build their
-    collectives in different orders. The same name in a later graph gets another key.
-
-    Args:
-      num_workers: The number of workers.
-      worker_index: The index of this worker.
-      group_key: The number of the group of workers, equal in all its members.
+    collectives in different orders. The same name in a later graph gets another key. The key of the
+    group of workers is equal in all its members.
     """
 
     piece_size_bytes = _PIECE_SIZE_BYTES

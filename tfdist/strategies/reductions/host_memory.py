@@ -30,11 +30,7 @@ def keep_memory(environ: Mapping[str, str], *, large_blocks: bool = False) -> bo
     """Tells the C library of this process to keep freed memory; returns whether it does.
 
     Nothing is changed where the environment tells the library when to give memory back, nor with
-    other C libraries than GNU's.
-
-    Args:
-      environ: The environment.
-      large_blocks: Whether blocks above 32 MB are kept as well.
+    other C libraries than GNU's. `large_blocks` keeps those above 32 MB as well.
     """
     is_reported = any(name in environ for name in _VARIABLES)
     if is_reported or "glibc.malloc" in environ.get("GLIBC_TUNABLES", ""):

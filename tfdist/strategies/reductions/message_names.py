@@ -35,8 +35,7 @@ def is_tensorflow_2() -> bool:
 def message_name(name: str) -> str:
     """Returns the name of a message that is about to be sent, or added to the current function.
 
-    Args:
-      name: What the message is; equal on all workers.
+    What it is made from is equal on all workers.
     """
     if not is_tensorflow_2():
         return name

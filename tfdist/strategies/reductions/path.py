@@ -9,8 +9,8 @@
 `join`      The rows are added to the table.
 
 Each takes and returns a list with one element per value. Before `reduce` an element has one tensor
-for each replica of this worker, or one that stands for all of them; after it, one tensor. Without
-weights, and for values that are not split, a function returns what it was given.
+for each replica of this worker, or one that stands for all of them; after it, one tensor. The two
+steps of weights are left out without them.
 
 Gates are taken off once, behind `split`, and put back once, before `join`: `ungated` takes a large
 gradient, or one that is weighted, from before its gates (see `early_reduction`), and `gated` makes
@@ -31,6 +31,7 @@ shares a message with other small sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -54,22 +55,49 @@ class ReplicaWeights:
       num_replicas: The number of all replicas.
 
     Attributes:
-      own: As given.
-      scale: float64 scalar, num_replicas / total; 0 where the total is 0.
       num_weighted: The number of values that were weighted.
     """
 
     def __init__(self, own: Sequence[tf.Tensor], total: tf.Tensor, num_replicas: int) -> None:
         self.num_weighted = 0
-        self.own = own
+        self._own = own
         self._is_updating = False
         with tf.device(HOST):
             self._is_any = total > 0  # bool []
             # In float64 for gradients in float64; [].
             count = tf.constant(num_replicas, tf.float64)
-            self.scale = tf.math.divide_no_nan(count, tf.cast(total, tf.float64))
+            # num_replicas / total; 0 where the total is 0.
+            self._scale = tf.math.divide_no_nan(count, tf.cast(total, tf.float64))
         self._switches: dict[tf.Graph, tuple[tf.Tensor, tf.Tensor]] = {}
         self._switch()
+
+    def weigh(self, values: Sequence[Parts]) -> list[Parts]:
+        """Multiplies the values of each replica by its weight."""
+        self.num_weighted += len(values)
+        with tf.device(HOST), tf.name_scope("weighted"):
+            return [
+                [
+                    weighted(part, weight)
+                    for part, weight in zip(parts, self._weights_of(parts), strict=True)
+                ]
+                for parts in values
+            ]
+
+    def unweigh(self, values: Sequence[Value], dtypes: Sequence[tf.DType]) -> list[Value]:
+        """Divides weighted sums by the sum of the weights, and casts them to their own dtypes."""
+        with tf.device(HOST), tf.name_scope("weighted"):
+            kinds = dict.fromkeys(value.dtype for value in values)
+            scales = {dtype: tf.cast(self._scale, dtype) for dtype in kinds}  # [] each
+            return [
+                on_values(partial(tf.cast, dtype=dtype), scaled(value, scales[value.dtype]))
+                for value, dtype in zip(values, dtypes, strict=True)
+            ]
+
+    def _weights_of(self, parts: Parts) -> Sequence[tf.Tensor]:
+        """Returns one weight per part: their mean for a value that all replicas share."""
+        if len(parts) == len(self._own):
+            return self._own
+        return [tf.add_n(self._own) / float(len(self._own))]
 
     def if_any(self, update: Callable[[], Any]) -> Any:
         """Returns an op for what `update` returns: its ops run unless all weights are 0.
@@ -108,12 +136,7 @@ class ReplicaWeights:
 def ungated(
     values: Sequence[Parts], is_chosen: Callable[[tf.Tensor], bool]
 ) -> tuple[list[Parts], list[Gates]]:
-    """Returns each value as it is before its gates, and these gates.
-
-    Args:
-      values: The values.
-      is_chosen: Whether a tensor is taken from before its gates. Slices never are.
-    """
+    """Returns each value as it is before its gates, and these gates; slices stay behind theirs."""
     sources: list[Parts] = []
     gates: list[Gates] = []
     for parts in values:
@@ -131,13 +154,7 @@ def ungated(
 def split(
     values: Sequence[Parts], names: Sequence[str], *, num_replicas: int, threshold_bytes: float
 ) -> tuple[list[Parts], list[str], list[int]]:
-    """Splits the gradients of tied tables into a dense part and rows.
-
-    Args:
-      values: The gradients.
-      names: The name of each gradient's variable.
-      num_replicas: The number of replicas of all workers.
-      threshold_bytes: Gradients below this size stay whole.
+    """Splits gradients of tied tables, if they are large, into a dense part and rows.
 
     Returns:
       (values, their names, for each the index of its gradient).
@@ -154,42 +171,8 @@ def split(
     return [f[0] for f in found], [f[1] for f in found], [f[2] for f in found]
 
 
-def weigh(values: Sequence[Parts], weights: ReplicaWeights | None) -> Sequence[Parts]:
-    """Multiplies the values of each replica by its weight."""
-    if weights is None:
-        return values
-    with tf.device(HOST), tf.name_scope("weighted"):
-        return [
-            [
-                weighted(part, weight)
-                for part, weight in zip(parts, _of(parts, weights), strict=True)
-            ]
-            for parts in values
-        ]
-
-
-def unweigh(
-    values: Sequence[Value], weights: ReplicaWeights | None, dtypes: Sequence[tf.DType]
-) -> Sequence[Value]:
-    """Divides weighted sums by the sum of the weights, and casts them to their own dtypes."""
-    if weights is None:
-        return values
-    with tf.device(HOST), tf.name_scope("weighted"):
-        kinds = dict.fromkeys(value.dtype for value in values)
-        scales = {dtype: tf.cast(weights.scale, dtype) for dtype in kinds}  # [] each
-        return [
-            _cast(scaled(value, scales[value.dtype]), dtype)
-            for value, dtype in zip(values, dtypes, strict=True)
-        ]
-
-
 def join(values: Sequence[Value], gradients: Sequence[int]) -> list[Value]:
-    """Adds the rows that `split` has split off to their tables.
-
-    Args:
-      values: The values.
-      gradients: The index of each value's gradient.
-    """
+    """Adds the rows that `split` has split off to the tables of the same gradient's index."""
     joined: list[Value] = []
     for value, index in zip(values, gradients, strict=True):
         if index == len(joined):
@@ -210,17 +193,6 @@ def is_large(value: Value, threshold_bytes: int) -> bool:
     if isinstance(value, tf.IndexedSlices):
         return False
     return (value.shape.num_elements() or 0) * value.dtype.size >= threshold_bytes
-
-
-def _of(parts: Parts, weights: ReplicaWeights) -> Sequence[tf.Tensor]:
-    """Returns one weight per part: their mean for a value that all replicas share."""
-    if len(parts) == len(weights.own):
-        return weights.own
-    return [tf.add_n(weights.own) / float(len(weights.own))]
-
-
-def _cast(value: Value, dtype: tf.DType) -> Value:
-    return on_values(lambda tensor: tf.cast(tensor, dtype), value)
 
 
 def _behind(value: Value, gates: Gates) -> Value:

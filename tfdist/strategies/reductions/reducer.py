@@ -77,7 +77,6 @@ class Reducer:
         return self.collectives.num_workers * self._replicas_per_worker
 
     def start_counting(self) -> None:
-        """Forgets the reductions of earlier graphs."""
         self.built = Reductions()
 
     def describe_messages(self) -> str:
@@ -139,14 +138,14 @@ class Reducer:
             else math.inf,
         )
         values, gates = path.ungated(values, self._leaves_early)
-        if weights is not None:
-            weights.num_weighted += len(values)
         dtypes = [parts[0].dtype for parts in values]
-        weighed = path.weigh(values, weights)
+        if weights is not None:
+            values = weights.weigh(values)
         adds = self.adds_equal_rows and adds_equal_rows
-        reduced = self._reduce(weighed, names, mean, "all_reduce", self._half, adds)
-        unweighed = path.unweigh(reduced, weights, dtypes)
-        return path.join(path.gated(unweighed, gates), owners)
+        reduced = self._reduce(values, names, mean, "all_reduce", self._half, adds)
+        if weights is not None:
+            reduced = weights.unweigh(reduced, dtypes)
+        return path.join(path.gated(reduced, gates), owners)
 
     def _leaves_early(self, tensor: tf.Tensor) -> bool:
         """Returns whether a value is taken from before its gates."""

@@ -36,12 +36,8 @@ def dense_and_rows(
 ) -> tuple[tf.Tensor, tf.IndexedSlices] | None:
     """Returns the parts of a tied table's gradient; None for any other value.
 
-    The dense part waits for the gates that the gradient is behind.
-
-    Args:
-      gradient: A gradient.
-      num_replicas: The number of replicas of all workers.
-      threshold_bytes: Gradients below this size have no parts.
+    Gradients below the threshold have no parts. The dense part waits for the gates that the
+    gradient is behind.
     """
     if tf.executing_eagerly() or isinstance(gradient, tf.IndexedSlices):
         return None  # An eager tensor has no graph to look at.

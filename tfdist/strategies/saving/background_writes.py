@@ -16,11 +16,9 @@ _SILENT_S = 5.0
 
 
 class BackgroundWrites:
-    """The thread that writes, and the errors of it.
+    """The thread that writes, and its errors, which `on_error` gets; None raises them.
 
-    Args:
-      signals: The stop signals of this process. They wait for a write as well.
-      on_error: Gets the error of a failed write; None raises it.
+    The stop signals of this process wait for a write as well.
     """
 
     def __init__(
@@ -33,12 +31,7 @@ class BackgroundWrites:
         self._error: BaseException | None = None
 
     def start(self, what: str, write: Callable[[], Any]) -> None:
-        """Calls `write` in the thread. The write before it must have ended; see `wait`.
-
-        Args:
-          what: A name of the written data, for messages.
-          write: A function that writes it.
-        """
+        """Calls `write` in the thread. The write before it must have ended; see `wait`."""
 
         def run() -> None:
             try:

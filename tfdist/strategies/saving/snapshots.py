@@ -51,13 +51,7 @@ def snapshots_here(run: str) -> dict[str, Snapshot]:
     """Returns the newest whole snapshot of each training of a run on this host.
 
     Others are removed, and damaged ones are logged. Only the first worker of a host may call it,
-    before its first snapshot.
-
-    Args:
-      run: The name of the run.
-
-    Returns:
-      Snapshots by the name of their folder; see `name_for`.
+    before its first snapshot. They are found by the name of their folder; see `name_for`.
     """
     found = {}
     for folder in sorted(folder_of_host(run).glob("*")):
@@ -134,12 +128,7 @@ def _sizes(path: str) -> dict[str, int]:
 def choose(steps: Sequence[int], checkpoint_step: int) -> int | None:
     """Returns the worker whose host has the newest snapshot, the first one of several.
 
-    Args:
-      steps: The step of each worker's snapshot, in worker order; -1 without one.
-      checkpoint_step: The step of the checkpoint; -1 without one.
-
-    Returns:
-      None if no snapshot is newer than the checkpoint.
+    Steps are -1 without a snapshot, or a checkpoint. None if no snapshot is newer than that.
     """
     newest = max(steps, default=-1)
     return steps.index(newest) if newest > checkpoint_step else None
@@ -174,13 +163,7 @@ def free_bytes(copy: int) -> int:
 
 
 def why_no_room(size: int, *, num_new: int, free: int) -> str:
-    """Returns why there is no room for a snapshot; "" if there is.
-
-    Args:
-      size: The size of a snapshot in bytes.
-      num_new: 1 if an older snapshot is there already, else 2.
-      free: See `free_bytes`.
-    """
+    """Returns why there is no room for 1 or 2 new snapshots of a size in bytes; "" if there is."""
     needed = num_new * size
     if needed <= free:
         return ""

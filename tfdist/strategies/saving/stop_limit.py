@@ -16,12 +16,7 @@ class StopLimit:
         self._limit_s = read_grace()
 
     def note(self, what: str, seconds: float) -> None:
-        """Notes how long a save took, from any thread.
-
-        Args:
-          what: A name of the saved data.
-          seconds: The time until its files were whole.
-        """
+        """Notes, from any thread, how many seconds it took until the files of a save were whole."""
         needed_s = 2 * seconds
         if self._limit_s is None or needed_s <= self._limit_s:
             return

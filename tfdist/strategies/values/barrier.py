@@ -173,7 +173,6 @@ class _SignedList:
 
 
 def _wait_for(late: Sequence[Member], patience: Patience, worker_is_lost: threading.Event) -> None:
-    """Waits a moment; raises if the time is over or a worker is lost."""
     missing = name_missing(late)
     if patience.is_over():
         raise _absent(missing, patience.limit_s)
