@@ -1,12 +1,10 @@
 """Short runs that may end in an error, and results that the tests of a module share."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from script_run import run_to_error
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist" / "train.py"
 
@@ -29,9 +27,3 @@ def train_briefly() -> Callable[..., dict[str, Any]]:
     import brief_training
 
     return brief_training.train_briefly
-
-
-@pytest.fixture(scope="session")
-def run_example(mnist_example: str) -> Callable[..., dict[str, Any]]:
-    """A function of the arguments that runs the example in a worker; returns how that ended."""
-    return partial(run_to_error, mnist_example)

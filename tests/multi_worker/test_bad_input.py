@@ -71,24 +71,6 @@ def taken_port() -> Any:
         yield listener.getsockname()[1]
 
 
-@pytest.fixture
-def example_says(fake_cluster: Any, run_example: Any) -> Callable[..., str]:
-    """Runs the example alone, and returns what it says at its end, which is soon."""
-
-    def says(*arguments: str, before: Any = None, env: Any = None) -> str:
-        def run() -> Any:
-            if before is not None:
-                before()
-            return run_example(*arguments)
-
-        [end] = fake_cluster.run(run, engine="none", env=env)
-        assert isinstance(end["said"], str), "the example has not ended with an error"
-        assert end["seconds"] < limit_s()
-        return str(end["said"])
-
-    return says
-
-
 def test_an_error_after_the_import_is_one_or_two_lines_and_has_its_exit_code(
     fake_cluster: Any, taken_port: int, mnist_example: str
 ) -> None:
@@ -183,23 +165,24 @@ def test_processes_that_an_engine_cannot_join_are_refused(
     check_answer(train_briefly(engine)["error"], *fragments)
 
 
-def test_a_missing_horovod_is_said_with_the_mend(example_says: Any) -> None:
-    def hide_horovod() -> None:
+def test_a_missing_horovod_is_said_with_the_mend(fake_cluster: Any, train_briefly: Any) -> None:
+    def without_horovod() -> Any:
         # Simulated: Python refuses to import a module whose entry is None as one that is missing.
         import sys
 
         for name in [name for name in sys.modules if name.split(".")[0] == "horovod"]:
             sys.modules[name] = None  # type: ignore[assignment]
         sys.modules["horovod.tensorflow"] = None  # type: ignore[assignment]
+        return train_briefly("horovod")
 
-    answer = example_says("--strategy", "horovod", before=hide_horovod)
-    check_answer(
-        answer, "HorovodNotFoundError: HorovodStrategy needs Horovod", "tfdist horovod install"
-    )
-    assert "MultiWorkerStrategy" in answer
+    [end] = fake_cluster.run(without_horovod, engine="none")
+    needs = "HorovodNotFoundError: HorovodStrategy needs Horovod"
+    check_answer(end["error"], needs, "tfdist horovod install", "MultiWorkerStrategy")
 
 
-def test_a_missing_mpi_library_is_named_with_the_mend(example_says: Any, tmp_path: Path) -> None:
+def test_a_missing_mpi_library_is_named_with_the_mend(
+    fake_cluster: Any, train_briefly: Any, tmp_path: Path
+) -> None:
     # Simulated: a copy of the installed Horovod whose library asks for an MPI that does not exist.
     horovod = pytest.importorskip("horovod")
     copy = tmp_path / "horovod"
@@ -210,17 +193,17 @@ def test_a_missing_mpi_library_is_named_with_the_mend(example_says: Any, tmp_pat
         pytest.skip("this Horovod was built with another MPI than Open MPI 4 or 5")
     library.write_bytes(content.replace(b"libmpi.so.40\0", b"libmpi.so.99\0"))
 
-    def take_the_copy() -> None:
+    def with_the_copy() -> Any:
         import sys
 
         for name in [name for name in sys.modules if name.split(".")[0] == "horovod"]:
             del sys.modules[name]
         sys.path.insert(0, str(tmp_path))
+        return train_briefly("horovod")
 
-    answer = example_says("--strategy", "horovod", before=take_the_copy)
-    check_answer(
-        answer, "HorovodNotFoundError: HorovodStrategy cannot load Horovod: libmpi.so.99", "openmpi"
-    )
+    [end] = fake_cluster.run(with_the_copy, engine="none")
+    cannot = "HorovodNotFoundError: HorovodStrategy cannot load Horovod: libmpi.so.99"
+    check_answer(end["error"], cannot, "openmpi")
 
 
 # What is refused while the graph is built, before the workers meet: each finds it by itself.

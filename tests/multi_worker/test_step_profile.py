@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,55 +10,39 @@ import pytest
 from forking_launcher import FORKING_LAUNCHER
 
 
-def _train(engine: str, folder: str, steps: int) -> list[str]:
+@pytest.fixture
+def train(train_briefly: Any, collect_log: Any) -> Callable[..., list[str]]:
     """Trains with a slow hook on worker 2; returns the log's lines about the profile."""
-    import logging
-    import time
 
-    import tensorflow as tf
-    import tensorflow.compat.v1 as v1
+    def train(engine: str, folder: str, steps: int) -> list[str]:
+        def hooks(index: int) -> list[Any]:
+            import time
+            from typing import Any  # a class's own names don't go to the workers by themselves
 
-    import tfdist.estimator as tfe
-    from tfdist.monitoring import StepProfileHook
-    from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+            import tensorflow.compat.v1 as v1
 
-    strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
-    worker = strategy.extended.collectives.worker_index
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("tensorflow").addHandler(handler)
-    logging.getLogger("tensorflow").setLevel(logging.INFO)
+            from tfdist.monitoring import StepProfileHook
 
-    class Slow(v1.train.SessionRunHook):  # type: ignore[misc]
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            if worker == 2:
-                time.sleep(0.3)
+            class Slow(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+                def after_run(self, run_context: Any, run_values: Any) -> None:
+                    if index == 2:
+                        time.sleep(0.3)
 
-    def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
-        kernel = v1.get_variable("kernel", [2, 2], initializer=v1.ones_initializer())
-        loss = tf.reduce_mean(tf.matmul(features, kernel) ** 2)
-        optimizer = v1.train.GradientDescentOptimizer(0.1)
-        gradients = tf.gradients(loss, kernel)
+            return [StepProfileHook(folder, first_step=2, last_step=4), Slow()]
 
-        def update(gradient: Any) -> Any:
-            return optimizer.apply_gradients([(gradient, kernel)])
+        lines = collect_log()
+        end = train_briefly(engine, hooks=hooks, limits=lambda index: {"steps": steps})
+        assert end["error"] is None
+        return [line for line in lines if "rofile" in line]
 
-        return tfe.EstimatorSpec(mode, loss=loss, host_call=(update, gradients))
-
-    estimator = tfe.Estimator(model_fn, None, tfe.RunConfig(train_distribute=strategy))
-    hooks = [StepProfileHook(folder, first_step=2, last_step=4), Slow()]
-    estimator.train(
-        lambda: tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(), hooks=hooks, steps=steps
-    )
-    return [line for line in lines if "rofile" in line]
+    return train
 
 
 @pytest.mark.parametrize("engine", ["grpc", "horovod"])
 def test_the_profile_names_the_slow_one_of_three_workers(
-    fake_cluster: Any, tmp_path: Path, engine: str
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
 ) -> None:
-    said = fake_cluster.run(_train, engine, str(tmp_path), 6, engine=engine, num_workers=3)
+    said = fake_cluster.run(train, engine, str(tmp_path), 6, engine=engine, num_workers=3)
     text = (tmp_path / "profile.txt").read_text()
     assert re.match(r"3 workers, steps 2 to 4, \d+\.\d ms a step \(while traced\)\n", text)
     assert "\nWorker 2 is the slowest: others wait for it " in text
@@ -76,9 +61,9 @@ def test_the_profile_names_the_slow_one_of_three_workers(
 
 
 def test_a_training_that_ends_early_says_that_there_is_no_profile(
-    fake_cluster: Any, tmp_path: Path
+    fake_cluster: Any, train: Any, tmp_path: Path
 ) -> None:
-    said = fake_cluster.run(_train, "grpc", str(tmp_path), 1, engine="grpc", num_workers=1)
+    said = fake_cluster.run(train, "grpc", str(tmp_path), 1, engine="grpc", num_workers=1)
     assert said == [
         [
             "No profile is written: training ended after 1 step(s), and step 2 was to be the first "

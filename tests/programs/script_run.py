@@ -5,8 +5,6 @@ import io
 import os
 import runpy
 import sys
-import time
-from typing import Any
 
 
 def run_script(argv: list[str]) -> str:
@@ -16,25 +14,3 @@ def run_script(argv: list[str]) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         runpy.run_path(argv[0], run_name="__main__")
     return printed.getvalue()
-
-
-def run_to_error(path: str, *arguments: str) -> dict[str, Any]:
-    """Runs a script in this process, with TensorFlow imported before.
-
-    Returns:
-      said: The one line that it ends with on standard error, or None. seconds: From its first line.
-    """
-    import tensorflow  # noqa: F401
-
-    from tfdist.process.endings import OneLineError
-
-    sys.argv = [path, *arguments]
-    start_s = time.monotonic()
-    said = None
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        said = end.code
-    except OneLineError as error:
-        said = f"{type(error).__name__}: {error}"
-    return {"said": said, "seconds": time.monotonic() - start_s}

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.cluster import ClusterError
+from tfdist.cluster import ClusterError, instances
 from tfdist.cluster.instances import instance_environment
 from tfdist.strategies import (
     DeviceError,
@@ -17,6 +17,7 @@ from tfdist.strategies import (
     MultiWorkerStrategy,
     Placement,
     strategy_for_run,
+    synchronize,
 )
 from tfdist.strategies.placement import (
     HOST,
@@ -51,28 +52,23 @@ def graph() -> Iterator[tf.Graph]:
 # place().
 
 
-def test_without_a_gpu_the_second_logical_cpu_is_the_device(gpus: Any) -> None:
-    placement = place(None)
-    assert placement == Placement(device="/device:CPU:1", variables_on_host=True)
-
-
-def test_the_first_gpu_is_the_device(gpus: Any) -> None:
-    gpus(2)
-    assert place(None).device == "/device:GPU:0"
-
-
-@pytest.mark.parametrize("name", ["/device:GPU:1", "GPU:1", "/gpu:1", "gpu:1", "/GPU:1"])
-def test_a_gpu_can_be_named_in_tensorflows_ways(gpus: Any, name: str) -> None:
-    gpus(2)
-    assert place(name).device == "/device:GPU:1"
-
-
 @pytest.mark.parametrize(
     ("name", "device"),
-    [("/device:CPU:0", HOST), ("CPU:1", "/device:CPU:1"), ("/cpu:3", "/device:CPU:3")],
+    [
+        *((name, "/device:GPU:1") for name in ("/device:GPU:1", "GPU:1", "/gpu:1", "gpu:1")),
+        ("/device:CPU:0", HOST),
+        ("CPU:1", "/device:CPU:1"),
+        ("/cpu:3", "/device:CPU:3"),
+        (None, "/device:GPU:0"),
+    ],
 )
-def test_any_logical_cpu_exists(gpus: Any, name: str, device: str) -> None:
+def test_devices_can_be_named_in_tensorflows_ways(gpus: Any, name: str, device: str) -> None:
+    gpus(2)
     assert place(name).device == device
+
+
+def test_without_a_gpu_the_second_logical_cpu_is_the_device(gpus: Any) -> None:
+    assert place(None) == Placement(device="/device:CPU:1", variables_on_host=True)
 
 
 @pytest.mark.parametrize(
@@ -101,22 +97,17 @@ def test_what_is_no_devices_name_is_refused(gpus: Any, name: Any) -> None:
         place(name)
 
 
-@pytest.mark.parametrize(("on_host", "variables"), [(True, HOST), (False, "/device:CPU:1")])
-def test_variables_are_on_the_host_or_the_device(gpus: Any, on_host: bool, variables: str) -> None:
-    assert place(None, variables_on_host=on_host).variable_device == variables
-
-
 # A session's config.
 
 
 def test_the_session_gets_as_many_logical_cpus_as_the_device_needs() -> None:
     placement = Placement(device="/device:CPU:2")
     assert placement.configure(None).device_count["CPU"] == 3
-    more = v1.ConfigProto(device_count={"CPU": 5})
-    assert placement.configure(more).device_count["CPU"] == 5
-
-
-def test_a_gpu_needs_no_second_cpu() -> None:
+    own = v1.ConfigProto(device_count={"CPU": 5}, allow_soft_placement=True)
+    assert placement.configure(own) == own
+    own.device_count["CPU"] = 1
+    assert placement.configure(own).allow_soft_placement
+    assert own.device_count["CPU"] == 1  # The user's config stays.
     assert not Placement(device="/device:GPU:0").configure(None).device_count
 
 
@@ -132,13 +123,6 @@ def test_several_cpu_devices_divide_the_threads_of_operations(
     assert placement.configure(None).intra_op_parallelism_threads == threads
     own = v1.ConfigProto(intra_op_parallelism_threads=7)
     assert placement.configure(own).intra_op_parallelism_threads == 7
-
-
-def test_the_users_config_is_copied_and_kept() -> None:
-    config = v1.ConfigProto(allow_soft_placement=True)
-    configured = Placement(device="/device:CPU:1").configure(config)
-    assert configured.allow_soft_placement
-    assert not config.device_count
 
 
 # Variables in a plain graph.
@@ -274,11 +258,8 @@ def overridden(number: int) -> str:
 
 
 @pytest.mark.parametrize(("requested", "number"), [(None, 1), (1, 1), (3, 3)])
-def test_without_a_launcher_the_program_decides(
-    requested: int | None, number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_launcher_the_program_decides(requested: int | None, number: int) -> None:
     assert count_replicas(requested) == ReplicaCount(number=number)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("requested", [None, 2])
@@ -290,23 +271,15 @@ def test_a_program_that_agrees_with_the_launcher_hears_nothing(
     assert capsys.readouterr().err == ""
 
 
-def test_the_launcher_wins_and_says_so_in_one_line(
-    launched: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    launched()
-    for _ in range(2):
-        assert count_replicas(1).number == 2
-    assert capsys.readouterr().err == overridden(2)
-
-
-def test_the_number_is_that_of_each_instance_and_the_first_one_says_it(
+def test_the_launchers_number_wins_and_the_first_instance_says_so_once(
     launched: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launched(num_instances=2, num_total_replicas=6, index=1, local_index=1)
     assert count_replicas(2).number == 3
     assert capsys.readouterr().err == ""
     launched(num_instances=2, num_total_replicas=6)
-    assert count_replicas(6).number == 3
+    for _ in range(2):
+        assert count_replicas(6).number == 3
     assert capsys.readouterr().err == overridden(3)
 
 
@@ -347,15 +320,19 @@ def test_every_strategy_and_the_device_config_take_the_launchers_number(
     assert capsys.readouterr().err == overridden(3)
 
 
-def test_an_evaluator_keeps_the_programs_number(
-    launched: Any, monkeypatch: pytest.MonkeyPatch
+def test_an_evaluator_is_alone_and_keeps_the_programs_number(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TFDIST_NUM_LOCAL_REPLICAS", "4")
     monkeypatch.setenv(
         "TF_CONFIG",
         '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "evaluator", "index": 0}}',
     )
-    assert strategy_for_run(num_replicas=2).num_replicas_in_sync == 2
+    synchronize()
+    strategy = strategy_for_run(num_replicas=2)
+    assert isinstance(strategy, MultiWorkerStrategy)
+    assert strategy.num_replicas_in_sync == 2
+    assert (instances.num_instances(), instances.is_launched()) == (1, False)
 
 
 def test_replicas_skip_each_others_devices() -> None:

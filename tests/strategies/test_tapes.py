@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-import tf_keras
 
 from tfdist.estimator.run_config import default_session_config
 from tfdist.strategies.placement import Placement
@@ -96,17 +95,6 @@ def test_nested_tapes_give_second_derivatives(placement: Placement) -> None:
     own, stock = _values(placement, [second, expected])
     np.testing.assert_allclose(own, stock, atol=1e-6)
     np.testing.assert_allclose(own, [6.0, -12.0, 18.0], atol=1e-6)
-
-
-def test_a_keras_layer_and_loss_under_a_tape(placement: Placement) -> None:
-    layer = tf_keras.layers.Dense(2, kernel_initializer="ones", bias_initializer="ones")
-    with tf.GradientTape() as tape:
-        loss = tf_keras.losses.MeanSquaredError()(tf.ones([4, 2]), layer(tf.fill([4, 3], 2.0)))
-    own = tape.gradient(loss, layer.trainable_weights)
-    assert [gradient.shape.as_list() for gradient in own] == [[3, 2], [2]]
-    expected = tf.gradients(loss, layer.trainable_weights)
-    for mine, stock in zip(*_values(placement, [own, expected]), strict=True):
-        np.testing.assert_allclose(mine, stock, atol=1e-6)
 
 
 def test_a_loss_as_a_function_is_minimized(placement: Placement) -> None:

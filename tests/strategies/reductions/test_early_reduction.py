@@ -153,15 +153,6 @@ def test_of_two_gradients_of_one_layer_one_waits_for_the_other() -> None:
         assert [len(gradient.op.control_inputs) for gradient in leaving] == [0, 1]
 
 
-def test_a_gradient_is_taken_before_the_optimizers_gate() -> None:
-    with tf.Graph().as_default():
-        for gated in gradients_by_optimizer(chain, tf.constant(IMAGES))[1:]:
-            on_host = tf.identity(gated)
-            ungated, gates = early_reduction.without_gates(on_host)
-            assert ungated.op.type == "Conv2DBackpropFilter"
-            assert gates == gated.op.control_inputs != []
-
-
 def test_a_gradient_before_its_gate_has_the_shape_that_is_known_behind_it() -> None:
     with tf.Graph().as_default():
         unknown = v1.placeholder(tf.float32)
