@@ -28,13 +28,9 @@ def may_exchange_directly(
 ) -> bool:
     """Decides, before a graph is built, whether its workers exchange directly.
 
-    Once the graph is complete, `GrpcCollectives` may still find a collective that needs the ring.
-
-    Args:
-      num_workers: The number of workers.
-      session_config: The config of the graph's session; None is TensorFlow's default.
-      steps_per_call: The steps in one session call: those of a loop are not seen from outside.
-      are_all_there: Whether all workers of the run build this graph.
+    They do if the session shares its state, each call is one step (those of a loop are not seen
+    from outside), and all workers of the run build the graph. Once the graph is complete,
+    `GrpcCollectives` may still find a collective that needs the ring.
     """
     isolates = session_config is not None and session_config.isolate_session_state
     return (

@@ -53,14 +53,13 @@ def start_server(
     start_timeout_s: float,
     stall_timeout_s: float | None,
 ) -> RunningServer:
-    """Meets the other workers and starts this one's server.
+    """Meets the other workers and starts this one's server, with a config.
 
     Args:
       cluster: The cluster.
       task: This worker's task.
       config: The config of the server.
-      num_cpus: The number of logical CPUs of a server for sessions; None makes one for
-        TensorFlow 2.
+      num_cpus: Logical CPUs of a server for sessions; None makes one for TensorFlow 2.
       start_timeout_s: How long to wait for the others, in seconds.
       stall_timeout_s: The limit of a wait in training, in seconds; None is no limit.
 

@@ -127,7 +127,12 @@ class MultiWorkerStrategy(BaseStrategy):
         collectives: Collectives = NoCollectives()
         local_index, own_name = 0, ""
         if self.cluster is not None and self.task is not None:
-            _check_roles(self.cluster, self.task)
+            if self.task.type == "ps" or "ps" in self.cluster.jobs:
+                raise ClusterError(
+                    "MultiWorkerStrategy has no parameter servers, and the cluster lists job 'ps'. "
+                    "Remove 'ps' from the cluster: the workers hold and update the variables "
+                    f'themselves. Or give RunConfig parameter_servers="{REPLACE}" and no strategy.'
+                )
             # An evaluator evaluates alone.
             if self.task.type != "evaluator":
                 local_index = self.cluster.local_index(self.task)
@@ -378,12 +383,3 @@ def _resolve(resolver: Any) -> tuple[Cluster, Task] | None:
         return find_cluster()
     task = {"type": resolver.task_type, "index": resolver.task_id}
     return TfConfig(values={"cluster": jobs, "task": task}).members()
-
-
-def _check_roles(cluster: Cluster, task: Task) -> None:
-    if task.type == "ps" or "ps" in cluster.jobs:
-        raise ClusterError(
-            "MultiWorkerStrategy has no parameter servers, and the cluster lists job 'ps'. Remove "
-            "'ps' from the cluster: the workers hold and update the variables themselves. Or give "
-            f'RunConfig parameter_servers="{REPLACE}" and no strategy.'
-        )

@@ -65,12 +65,7 @@ class Placement:
         return tuple(f"/device:{kind}:{first + i * step}" for i in range(self.num_replicas))
 
     def device_of_stage(self, index: int, replica: int = 0) -> str:
-        """Returns the device with this index in a replica's pipeline; its first has index 0.
-
-        Args:
-          index: The index of the device in the replica, from 0.
-          replica: The index of the replica in this process, from 0.
-        """
+        """Returns a device of a replica's pipeline; both indices count from 0 in this worker."""
         kind, first = _split(self.devices[replica])
         return f"/device:{kind}:{first + index}"
 
@@ -123,12 +118,7 @@ class Placement:
         update, so it reads the variable itself. Inside a loop of steps the copy would be stale
         after the first step, so there every read fetches the value from the host. Variables that
         are not trainable (slots, counters) have no copy: they may be read again after their update
-        in the same step.
-
-        Args:
-          next_creator: As in `tf.variable_creator_scope`.
-          inside_loop: Whether the variable is read inside a loop of steps.
-          **kwargs: The variable's arguments. A slot variable's `colocate_with` is honoured.
+        in the same step. A slot variable's `colocate_with` is honoured.
         """
         kwargs = lift_initial_value(kwargs)
         # A variable made inside the body of a loop belongs to the graph around the loop.
@@ -157,9 +147,6 @@ class Placement:
         Several CPU devices divide the threads that compute inside operations, unless the config
         sets them. Each stage or replica runs in a thread of its own: if its operations used all
         cores as well, threads would take the cores from each other.
-
-        Args:
-          config: The session's config.
         """
         configured = v1.ConfigProto()
         if config is not None:
@@ -178,18 +165,12 @@ class Placement:
 
         Must be called before the graph is built if that traces functions: the first one starts
         TensorFlow's runtime, and the threads are those of the process from then on.
-
-        Args:
-          config: The user's session config.
         """
         limit_threads(self.configure(config).intra_op_parallelism_threads)
 
 
 def lift_initial_value(arguments: dict[str, Any]) -> dict[str, Any]:
     """Returns a variable's arguments, with an initial value that is not part of a loop of steps.
-
-    Args:
-      arguments: As in `tf.variable_creator_scope`.
 
     Raises:
       ValueError: If the initial value is a tensor of the loop that depends on the step's input.
@@ -216,12 +197,9 @@ def place(
 ) -> Placement:
     """Returns this worker's placement, after checking that its devices exist.
 
-    Args:
-      device: A device's name ("/device:GPU:1", "GPU:1", "/gpu:1"); None means the first GPU, or
-        the second logical CPU on a machine without one. `CPU:n` exists for any n.
-      variables_on_host: See `Placement`.
-      num_replicas: See `Placement`.
-      devices_per_replica: See `Placement`.
+    The arguments are those of `Placement`. A device may be named in other ways ("GPU:1", "/gpu:1");
+    None means the first GPU, or the second logical CPU on a machine without one. `CPU:n` exists for
+    any n.
 
     Raises:
       DeviceError: If a device does not exist on this machine.
@@ -260,8 +238,7 @@ def place(
 def limit_threads(number: int) -> None:
     """Sets how many threads compute inside operations, unless the program has, or TensorFlow runs.
 
-    Args:
-      number: The threads; 0 changes nothing.
+    0 changes nothing.
     """
     if number and not tf.config.threading.get_intra_op_parallelism_threads():
         with suppress(RuntimeError):  # TensorFlow runs.
@@ -274,14 +251,10 @@ def check_num_replicas(number: int) -> None:
 
 
 def own_gpu(local_index: int, num_devices: int) -> str | None:
-    """Returns the first GPU of a worker; None on a machine without GPUs.
+    """Returns the first GPU of a worker with this index on its machine; None without GPUs.
 
-    Each worker of a machine takes as many, one worker after the other. If there are not enough (or
-    each worker sees only its own), they start again with the first.
-
-    Args:
-      local_index: The worker's index on its machine, from 0.
-      num_devices: The number of GPUs that it takes.
+    Each worker of a machine takes `num_devices`, one worker after the other. If there are not
+    enough (or each worker sees only its own), they start again with the first.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
@@ -296,7 +269,7 @@ def _choose_between_copy_and_variable(variable: tf.Variable, device: str) -> Non
     The copy is made when the session call begins. Under control dependencies, a constraint, a
     moving average or clipping of the weights would read the value from before the step's update,
     and write it back. A function that a `tf.GradientTape` records would take the copy for an input
-    of its own, and not for the variable.
+    of its own.
     """
     read_copy = variable.value
 
@@ -351,14 +324,10 @@ class ReplicaCount:
 
 
 def count_replicas(requested: int | None) -> ReplicaCount:
-    """Returns the number of replicas of this worker.
+    """Returns the number of replicas of this worker: the launcher's, or that of the program, or 1.
 
     If the launcher and the program disagree, the launcher wins, and the first instance reports it
     in one line.
-
-    Args:
-      requested: The number that the program asks for in each worker; None takes the
-        launcher's, or 1.
 
     Raises:
       ValueError: If `requested` is not an integer of at least 1.

@@ -46,12 +46,8 @@ def has_started_server(strategy: tf.distribute.Strategy) -> bool:
 def configure_collectives(leader: str, own: str) -> bool:
     """Prepares TensorFlow 2's runtime for messages between workers; nothing is started.
 
-    Args:
-      leader: Full name of the first worker's task.
-      own: The name of this worker's task.
-
-    Returns:
-      Whether it is prepared. It cannot be once the runtime has started, with the first operation.
+    It gets the full name of the first worker's task, and the name of this worker's. Returns whether
+    it is prepared: it cannot be once the runtime has started, with the first operation.
     """
     runtime = context.context()
     if runtime._context_handle is not None and runtime._collective_leader != leader:

@@ -165,13 +165,8 @@ def read_on_tape(
 ) -> tf.Tensor:
     """Returns a copy of a variable which the tapes record as a read of the variable.
 
-    A tape follows operations from the variable's handle on, and the copy was made before the tape.
-
-    Args:
-      variable: The variable.
-      copy: Its value, in the default graph.
-      device: The device of the copy.
-      gradient: Makes the variable's gradient from that of the copy.
+    A tape follows operations from the variable's handle on, and the copy, in the default graph, was
+    made before the tape. `gradient` makes the variable's gradient from that of the copy.
     """
     variable_accessed(variable)
     with (
@@ -217,10 +212,8 @@ def run_in_replica_threads(
     """Calls a function once for each replica of this worker, as MirroredStrategy does.
 
     Each call has its own thread, device (`extended.worker_devices`) and replica context. The first
-    one makes the variables; the others get the same variables, in the order of creation.
-
-    Returns:
-      The results of the calls: `PerReplica` values if they differ.
+    one makes the variables; the others get the same variables, in the order of creation. The
+    results are `PerReplica` values if they differ.
     """
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -254,9 +247,8 @@ def replica_in_sync_group() -> int:
 def saver_of_checkpoint(root: Any, **extra: Any) -> v1.train.Saver:
     """Makes a Saver, in the current graph, that reads and writes an object-based checkpoint.
 
-    Args:
-      root: A `tf.train.Checkpoint`, or another object that tracks its variables.
-      **extra: Variables to save as if they were attributes of the root.
+    The root is a `tf.train.Checkpoint`, or another object that tracks its variables. More variables
+    are saved as if they were attributes of the root.
     """
     reference = tf.__internal__.tracking.TrackableReference
     attached = [reference(name, variable) for name, variable in extra.items()]
@@ -278,10 +270,8 @@ def replace_saver(
 ) -> None:
     """Gives a hook another saver; a hook takes one only when it is made.
 
-    Args:
-      hook: The hook.
-      make: From the hook's saver (None if it uses its scaffold's) and a function that finds the one
-        in use, once the graph is complete, to the other saver.
+    It is made from the hook's saver (None if it uses its scaffold's) and a function that finds the
+    one in use, once the graph is complete.
     """
     hook._saver = make(hook._saver, copy.copy(hook)._get_saver)
 
@@ -354,11 +344,9 @@ def next_seeds() -> tuple[int, int] | None:
 def seeds_of_run(seed: int) -> Iterator[None]:
     """Gives the ops and datasets that have no seed, of their own or their graph's, one of the run.
 
-    In the `with` block, in this thread. Without it TensorFlow draws other seeds in each session.
-    A graph's seed would change the numbers of those that have one of their own.
-
-    Args:
-      seed: The seed of the run, at least 1.
+    In the `with` block, in this thread. Without it TensorFlow draws other seeds in each session. A
+    graph's seed would change the numbers of those that have one of their own. The seed of the run
+    is at least 1.
     """
     get_seed, thread = random_seed.get_seed, threading.current_thread()
     numbers = itertools.count()

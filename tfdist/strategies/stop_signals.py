@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
@@ -119,11 +119,9 @@ class StopSignals:
             self.leave_if_requested()
             yield
 
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
+    def at_once(self) -> AbstractContextManager[None]:
         """Ends the process at once on a signal in the `with` block, also inside of `noted`."""
-        with self._noting(False):
-            yield
+        return self._noting(False)
 
     def leave_if_requested(self) -> None:
         """Ends the process if it has a stop signal to follow: one it got, or the agreed one."""
@@ -242,8 +240,7 @@ def _ignore_repeated() -> None:
 
 
 def _exit_code(number: int) -> int:
-    name = signal.Signals(number).name
-    return SAVED_AND_STOPPED.get(name, 128 + number)
+    return SAVED_AND_STOPPED.get(signal.Signals(number).name, 128 + number)
 
 
 _current: StopSignals | None = None  # Signals belong to the process.

@@ -25,7 +25,7 @@ from tfdist.process.endings import print_to_stderr
 from tfdist.process.progress_file import find_progress_file, set_phase
 from tfdist.strategies.eager.fit_profile import profile_of_run
 from tfdist.strategies.eager.keras_snapshots import FitSnapshots
-from tfdist.strategies.eager.keras_step import examples_taken
+from tfdist.strategies.eager.keras_step import examples_taken, loss_in
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize
 from tfdist.strategies.eager.run import needs_all_workers, training
 from tfdist.strategies.saving.stop_limit import StopLimit
@@ -186,7 +186,7 @@ class FitRun:
         them.
         """
         self._epoch, self._steps_done = self._epoch + 1, 0
-        loss = logs.get("loss") if isinstance(logs, dict) else None
+        loss = loss_in(logs)
         if loss is not None and math.isnan(float(loss)):
             self._name_nan(self._step, ())
 

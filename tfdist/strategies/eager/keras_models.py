@@ -44,7 +44,7 @@ from tfdist.strategies.eager.keras_optimizers import adapt_optimizers
 from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
 from tfdist.strategies.eager.keras_position import adapt_positions
 from tfdist.strategies.eager.keras_saving import adapt_saving
-from tfdist.strategies.eager.keras_step import building_model, keras_step
+from tfdist.strategies.eager.keras_step import building_model, keras_step, loss_in
 from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step_results import CombinedLogs, all_rows
@@ -235,7 +235,8 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             if looks_at_loss and not step.has_scaled_loss:
                 _warn_of_own_loss(model, strategy.num_replicas_in_sync)
             looks_at_loss = False
-            loss = _loss_in(logs)
+            loss = loss_in(logs)
+            loss = None if loss is None else float(loss)
         if logs_of_all is None:
             sums = [*requests[:-1], 1.0, loss is not None and math.isnan(loss)]
         else:
@@ -258,11 +259,6 @@ def _warn_of_own_loss(model: Any, num_replicas: int) -> None:
         type(model).__name__,
         num_replicas,
     )
-
-
-def _loss_in(logs: Any) -> float | None:
-    loss = logs.get("loss") if isinstance(logs, dict) else None
-    return None if loss is None else float(loss)
 
 
 def _steps_per_call(model: Any) -> int:

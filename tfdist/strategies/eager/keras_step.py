@@ -194,6 +194,11 @@ def own_share() -> tf.Tensor | None:
     return _current.shares[replica_in_worker()]
 
 
+def loss_in(logs: Any) -> Any:
+    """Returns the loss in the logs of a step or an epoch; None if they have none."""
+    return logs.get("loss") if isinstance(logs, dict) else None
+
+
 def _first_tensor(batch: Any) -> Any:
     for leaf in tf.nest.flatten(batch):
         if tf.is_tensor(leaf) and leaf.shape.rank:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.eager.keras_step import has_taken_message
+from tfdist.strategies.eager.keras_step import has_taken_message, loss_in
 from tfdist.strategies.eager.replica_variable import reads_combined, reads_own, tf_variable
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import ResourceVariable
@@ -97,7 +97,8 @@ class CombinedLogs:
         """
         model, reducer = self._model, self._strategy.extended.reducer
         results = self._strategy.experimental_local_results
-        own_nan = self._nan_flags([results(v)[0] for v in _losses_in(logs)])
+        loss = loss_in(logs)
+        own_nan = self._nan_flags(None if loss is None else results(loss)[0])
         self._own_nan.assign(own_nan, read_value=False)
         is_sent = has_taken_message()
         more = own_nan if is_sent else tf.concat([self._requests, own_nan], axis=0)
@@ -132,17 +133,11 @@ class CombinedLogs:
             return of_all_rows()
         return tf.cond(self._combines, of_all_rows, left_out)
 
-    def _nan_flags(self, losses: Sequence[Any]) -> tf.Tensor:
-        """Returns [workers]: 1 at this worker's place if its own loss is NaN."""
+    def _nan_flags(self, loss: Any) -> tf.Tensor:
+        """Returns [workers]: 1 at this worker's place if its own loss, unless None, is NaN."""
         collectives = self._strategy.extended.collectives
-        flags = [tf.cast(tf.math.is_nan(loss), tf.float32) for loss in losses]
-        place = tf.one_hot(collectives.worker_index, collectives.num_workers)  # [workers]
-        return tf.add_n([tf.zeros([]), *flags]) * place
-
-
-def _losses_in(logs: Any) -> list[Any]:
-    loss = logs.get("loss") if isinstance(logs, dict) else None
-    return [] if loss is None else [loss]
+        is_nan = tf.zeros([]) if loss is None else tf.cast(tf.math.is_nan(loss), tf.float32)
+        return is_nan * tf.one_hot(collectives.worker_index, collectives.num_workers)
 
 
 def all_rows(outputs: Any, strategy: Any) -> Any:

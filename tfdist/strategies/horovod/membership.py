@@ -44,10 +44,8 @@ def join_ranks(
 ) -> Membership | None:
     """Connects all ranks with rank 0. A collective: every rank must call it.
 
-    Args:
-      rank: This process's rank.
-      on_one_host: Whether all ranks are on one host: then the port is open there only.
-      exchange: Sends a text to all ranks, and returns those of all, in the order of ranks.
+    Where all ranks are on one host, the port is open there only. `exchange` sends a text to all
+    ranks, and returns those of all, in the order of ranks.
 
     Returns:
       This rank's connections; None if a rank cannot reach rank 0.

@@ -54,8 +54,8 @@ def pack(
 
     Args:
       gradients: One per variable, in the order in which the forward pass uses the variables.
-      bucket_size_bytes: The bucket size: a bucket is closed before it would grow beyond this.
-      threshold_bytes: The bucketing threshold: a gradient of this size or more gets its own bucket.
+      bucket_size_bytes: A bucket is closed before it would grow beyond this.
+      threshold_bytes: A gradient of this size or more gets its own bucket.
 
     Returns:
       Buckets of indices into `gradients`, from the last layers to the first: that is the order in
@@ -95,12 +95,9 @@ class Sum:
 def group_sums(sums: Mapping[int, Sum]) -> list[list[int]]:
     """Groups the sums that share a message: small, of one dtype, and independent of one another.
 
-    Args:
-      sums: Sums by their numbers, which count in the order in which the sums were made.
-
-    Returns:
-      The numbers of each group of at least two, in ascending order. Later sums are preferred: a
-      value that waits for the end of a step anyway does not need an earlier message.
+    Their numbers count in the order in which the sums were made. Groups have at least two, in
+    ascending order. Later sums are preferred: a value that waits for the end of a step anyway does
+    not need an earlier message.
     """
     groups: list[list[int]] = []
     for dtype in sorted({candidate.dtype for candidate in sums.values()}):

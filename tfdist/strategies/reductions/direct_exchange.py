@@ -269,14 +269,9 @@ class DirectExchange:
     ) -> list[tf.Tensor]:
         """Sends each worker its tensor, and receives one tensor from each.
 
-        Args:
-          tensors: One per worker; the one at this worker's index stays here.
-          key: The prefix of the queues' names.
-          gradient: The gradient that the tensors are made of, if it is to be sent before the
-            backward pass goes on (see `early_reduction`).
-
-        Returns:
-          One tensor per worker, of the shape that this worker's tensor has there.
+        The tensor at this worker's index stays here. A gradient that the tensors are made of is
+        sent before the backward pass goes on (see `early_reduction`). What is received has the
+        shape that this worker's tensor has there.
         """
         others = [i for i in range(len(self.hosts)) if i != self.index]
         offers = [self._queue(self.index, i, tensors[i], key).enqueue(tensors[i]) for i in others]

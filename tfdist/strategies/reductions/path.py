@@ -188,13 +188,6 @@ def gated(values: Sequence[Value], gates: Sequence[Gates]) -> list[Value]:
         return [_behind(value, own) for value, own in zip(values, gates, strict=True)]
 
 
-def is_large(value: Value, threshold_bytes: int) -> bool:
-    """Returns whether a tensor has at least the bucketing threshold's size; slices never do."""
-    if isinstance(value, tf.IndexedSlices):
-        return False
-    return (value.shape.num_elements() or 0) * value.dtype.size >= threshold_bytes
-
-
 def _behind(value: Value, gates: Gates) -> Value:
     if not gates:
         return value

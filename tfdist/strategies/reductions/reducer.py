@@ -21,7 +21,7 @@ from tfdist.strategies.reductions.collectives import (
 from tfdist.strategies.reductions.early_reduction import make_first
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
 from tfdist.strategies.reductions.path import Parts, ReplicaWeights
-from tfdist.strategies.reductions.slices import Value
+from tfdist.strategies.reductions.slices import Value, is_large
 
 # The name scope of `Reducer.gather_rows`.
 GATHERED_ROWS = "gathered_rows"
@@ -152,8 +152,8 @@ class Reducer:
         if tf.executing_eagerly():
             return False
         collectives = self.collectives
-        is_large = path.is_large(tensor, collectives.threshold_bytes)
-        return self._weights is not None or (collectives.num_workers > 1 and is_large)
+        leaves = collectives.num_workers > 1 and is_large(tensor, collectives.threshold_bytes)
+        return self._weights is not None or leaves
 
     def _reduce(
         self,
@@ -174,7 +174,7 @@ class Reducer:
         if names:
             described = [f"{n} ({text})" for n, text in zip(names, described, strict=True)]
         self.built.described += described
-        make_first([v for v in own if path.is_large(v, collectives.threshold_bytes)])
+        make_first([v for v in own if is_large(v, collectives.threshold_bytes)])
         reduced, num_buckets = all_reduce(
             collectives,
             own,
@@ -194,13 +194,10 @@ class Reducer:
         return broadcast(self.collectives, value, name=name, sender=sender)
 
     def gather(self, parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
-        """Concatenates the values of all replicas, those of one worker after the other.
+        """Concatenates the values of all replicas along an axis, one worker after the other.
 
-        A collective. On the host where there are several workers.
-
-        Args:
-          parts: One tensor per replica of this worker; only the sizes along `axis` may differ.
-          axis: The axis.
+        A collective. On the host where there are several workers. There is one tensor per replica
+        of this worker; only the sizes along the axis may differ.
         """
         value = parts[0] if len(parts) == 1 else tf.concat(parts, axis)
         if self.collectives.num_workers == 1:
@@ -245,11 +242,9 @@ class Reducer:
     def weighted(self, weights: Sequence[tf.Tensor]) -> Iterator[None]:
         """Makes the reductions of gradients in the `with` block count each replica by its weight.
 
-        Updates in the block are left out in a step whose weights are all 0. In cross-replica
-        context. A collective: every worker must call it.
-
-        Args:
-          weights: float32 scalars, not negative, one per replica of this worker.
+        The weights are float32 scalars, not negative, one per replica of this worker. Updates in
+        the block are left out in a step whose weights are all 0. In cross-replica context. A
+        collective: every worker must call it.
 
         Raises:
           ValueError: If the block reduces no gradient.

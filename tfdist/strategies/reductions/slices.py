@@ -22,6 +22,13 @@ def on_values(function: Callable[[tf.Tensor], tf.Tensor], value: Value) -> Value
     return function(value)
 
 
+def is_large(value: Value, threshold_bytes: float) -> bool:
+    """Returns whether a tensor has at least the bucketing threshold's size; slices never do."""
+    if isinstance(value, tf.IndexedSlices):
+        return False
+    return bool((value.shape.num_elements() or 0) * value.dtype.size >= threshold_bytes)
+
+
 def at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a tensor in float32 if its dtype is smaller."""
     return tf.cast(tensor, tf.float32) if tensor.dtype.size < tf.float32.size else tensor

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.early_reduction import behind_gates, without_gates
-from tfdist.strategies.reductions.slices import Value
+from tfdist.strategies.reductions.slices import Value, is_large
 
 # The gathered rows of all replicas are at most this share of the table.
 _MOST_ROWS = 0.5
@@ -39,10 +39,8 @@ def dense_and_rows(
     Gradients below the threshold have no parts. The dense part waits for the gates that the
     gradient is behind.
     """
-    if tf.executing_eagerly() or isinstance(gradient, tf.IndexedSlices):
+    if tf.executing_eagerly() or not is_large(gradient, threshold_bytes):
         return None  # An eager tensor has no graph to look at.
-    if (gradient.shape.num_elements() or 0) * gradient.dtype.size < threshold_bytes:
-        return None
     total, gates = without_gates(gradient)
     addends = total.op.inputs if total.op.type == "AddN" else []
     rows = [addend for addend in addends if _is_filled_with_rows(addend)]

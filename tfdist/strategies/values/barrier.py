@@ -55,17 +55,12 @@ def meet_over_grpc(
 ) -> None:
     """Returns when all these workers of the cluster have called it as often as this one.
 
-    Before TensorFlow's servers are started it is the rendezvous on their ports. Afterwards each
-    worker signs a list on the first one's server, and reads it until all have signed.
-
-    Args:
-      instances: The workers' indices.
-      timeout_s: How long to wait for the others, in seconds.
-      find_membership: Returns this worker's connections; None before TensorFlow's server has been
-        started.
+    Before TensorFlow's servers are started, when this worker has no connections yet, it is the
+    rendezvous on their ports. Afterwards each worker signs a list on the first one's server, and
+    reads it until all have signed.
 
     Raises:
-      RendezvousError: If a worker is missing after that time.
+      RendezvousError: If a worker is missing after `timeout_s` seconds.
       WorkerLostError: If the process of another worker has ended.
     """
     found = find_cluster()

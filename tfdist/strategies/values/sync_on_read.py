@@ -18,7 +18,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.private_tensorflow import ResourceVariable
-from tfdist.strategies.values.replica_context import is_cross_replica, replica_in_worker
+from tfdist.strategies.values.replica_context import (
+    is_cross_replica,
+    is_in_replica,
+    replica_in_worker,
+)
 
 Aggregation = tf.VariableAggregation
 
@@ -77,8 +81,7 @@ class SyncOnReadVariable(ResourceVariable):  # type: ignore[misc]
 
     def _as_graph_element(self) -> tf.Tensor:
         """Returns the tensor that `session.run` fetches for this variable."""
-        is_in_replica = tf.distribute.has_strategy() and not is_cross_replica()
-        return super()._as_graph_element() if is_in_replica else self.value_over_all()
+        return super()._as_graph_element() if is_in_replica() else self.value_over_all()
 
     def read_each(self) -> list[tf.Tensor]:
         """Returns the value of each replica of this worker, in any context."""

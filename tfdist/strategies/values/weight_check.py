@@ -82,10 +82,7 @@ def check_eager_weights(variables: Sequence[tf.Variable], collectives: Collectiv
 def describe_difference(sums: np.ndarray, names: Sequence[str], step: int | None) -> str | None:
     """Returns a line about the first variable that differs; None if all are equal.
 
-    Args:
-      sums: int64 [workers, variables].
-      names: The names of the variables.
-      step: The global step; None for the end of an epoch of `fit`.
+    The sums are int64 [workers, variables]. The step is None for the end of an epoch of `fit`.
     """
     when = "At the end of an epoch" if step is None else f"After step {step}"
     for name, of_workers in zip(names, sums.T.tolist(), strict=True):
@@ -102,12 +99,10 @@ def describe_difference(sums: np.ndarray, names: Sequence[str], step: int | None
 
 
 def sum_of_bits(variable: Any) -> tf.Tensor:
-    """Returns the sum of a variable's bits, taken as integers of 64 bits; the sum may overflow.
+    """Returns the sum of a variable's bits, int64 scalar, taken as integers of 64 bits.
 
-    It is computed where the variable is, and needs half a variable's memory at the most.
-
-    Returns:
-      int64 scalar.
+    It may overflow. It is computed where the variable is, and needs half a variable's memory at the
+    most.
     """
     with tf.device(variable.device):
         value = variable.read_value()
