@@ -28,6 +28,7 @@ def _train(
     """Trains 20 steps with momentum and batch norm; `die_after` kills the worker at that step."""
     import os
     import signal
+    from typing import Any  # a class's own names don't go to the workers by themselves
 
     import numpy as np
     import tensorflow as tf
