@@ -11,7 +11,7 @@ _EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist" / "train.py"
 
 @pytest.fixture(scope="module")
 def made_before() -> dict[Any, Any]:
-    """What the tests of a module have made for each other so far."""
+    """Results that the tests of a module have made for each other so far."""
     return {}
 
 

@@ -11,7 +11,7 @@ import pytest
 def fetched(
     request: pytest.FixtureRequest, fake_cluster: Any, made_before: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """What each worker has fetched in each session."""
+    """The values that each worker has fetched in each session."""
     engine = request.param
     if engine not in made_before:
         options = {"engine": engine, "num_workers": 3}

@@ -100,7 +100,7 @@ def renew_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class InputPlan:
-    """How this worker reads a distributed dataset.
+    """The way in which this worker reads a distributed dataset.
 
     Attributes:
       strategy: The strategy.
