@@ -157,7 +157,7 @@ def stop_if_no_decrease_hook(
 ) -> v1.train.SessionRunHook:
     """Makes a hook that stops once a metric has not fallen for a number of steps.
 
-    The arguments are those of `stop_if_no_increase_hook`.
+    `max_steps_without_decrease` and the others are as in `stop_if_no_increase_hook`.
     """
     decide = _stalling(metric_name, max_steps_without_decrease, operator.lt, "decrease")
     return _stop_if(estimator, decide, eval_dir, min_steps, run_every_secs, run_every_steps)
