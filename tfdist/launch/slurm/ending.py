@@ -29,26 +29,19 @@ _SILENCE_S = 5.0
 
 
 def is_hopeless(records: Mapping[int, WorkerRecord], now_s: float, grace_s: float) -> bool:
-    """Returns True if workers have failed and the others will not end by themselves.
+    """Returns whether workers have failed and the others will not end by themselves.
 
-    This is the case if a node does not answer.
-
-    This is `grace_s` seconds after the first failure.
+    That is so `grace_s` seconds after the first failure, and before if a node does not answer.
     """
-    failed = {worker: record for worker, record in records.items() if has_failed(record.code)}
-    if not failed:
-        return False
-    if now_s - min(_end_s(record) for record in failed.values()) > grace_s:
+    failed = [record for record in records.values() if has_failed(record.code)]
+    if failed and now_s - min(_end_s(record) for record in failed) > grace_s:
         return True
-    is_lost = any(record.code == LOST_WORKER for record in failed.values())
+    is_lost = any(record.code == LOST_WORKER for record in failed)
     return is_lost and now_s - max(_end_s(record) for record in records.values()) > _SILENCE_S
 
 
 def is_node_lost(records: Mapping[int, WorkerRecord], step_code: int) -> bool:
-    """Returns True if mpirun or a worker reports that a node does not answer.
-
-    In this case the caller checks which node it is.
-    """
+    """Returns whether mpirun or a worker reports that a node does not answer; not which one."""
     return step_code == _LOST_A_DAEMON or any(r.code == LOST_WORKER for r in records.values())
 
 
@@ -58,7 +51,7 @@ def ending(
     """Returns the verdict on one start of the workers, from their records.
 
     `step_code` is the exit code of `srun` or `mpirun`. Workers on nodes that do not answer are
-    `unreachable`; they may report that they have lost the others.
+    `unreachable`.
     """
     ends = [
         WorkerEnd(

@@ -13,37 +13,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from tfdist.cluster.environment import SNAPSHOT_STEPS
-from tfdist.cluster.instance_variables import (
-    NUM_FULL_INSTANCES,
-    OF_ONE_RUN,
-    RUN,
-    SHAPE,
-)
+from tfdist.cluster.instance_variables import NUM_FULL_INSTANCES, OF_ONE_RUN, RUN, SHAPE
 from tfdist.launch.errors import UsageError
 from tfdist.launch.failures.failure import Failure, why_permanent
 from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.machine.preemption import find_preemption_file
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
-from tfdist.launch.screen.size_change import (
-    going_on_text,
-    lost_text,
-    step_text,
-    too_few_text,
-)
-from tfdist.launch.slurm.ending import (
-    ending,
-    failure_of,
-    is_hopeless,
-    is_node_lost,
-    stopped_after,
-)
+from tfdist.launch.screen.size_change import going_on_text, lost_text, step_text, too_few_text
+from tfdist.launch.slurm.ending import ending, failure_of, is_hopeless, is_node_lost, stopped_after
 from tfdist.launch.slurm.nodes import (
     OVERLAP,
     command_on,
@@ -163,11 +147,13 @@ class _Job:
         before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         self._files.remove(self._num_full)
         self._files = replace(self._files, start=before + restarts)
+        # Without variables of a run in which the job was submitted. The batch script sets SHAPE.
         environ = {
-            **_without_other_run(os.environ),
-            **self._files.environment(),
-            **self._snapshots,
+            name: value
+            for name, value in os.environ.items()
+            if name in SHAPE or not name.startswith(OF_ONE_RUN)
         }
+        environ |= {**self._files.environment(), **self._snapshots}
         if self.num_workers != self._num_full:
             environ[NUM_FULL_INSTANCES] = str(self._num_full)
             environ[OVERLAP] = "1"
@@ -198,11 +184,7 @@ class _Job:
         return self._ending(shell_code(code))
 
     def leave_out_lost_nodes(self, min_instances: int) -> str:
-        """Makes the next start one without the nodes that are lost.
-
-        Returns:
-          Why there can be no other start, or "".
-        """
+        """Makes the next start one without lost nodes; returns why there can be none, or ""."""
         per_node = self.num_workers // len(self._nodes)
         try:
             left = find_nodes_left(self._job_id, self._nodes)
@@ -244,7 +226,10 @@ class _Job:
             if have_all_ended or self.has_lost_a_node or time.monotonic() > give_up_s:
                 break
             time.sleep(_LOOK_EVERY_S)
-        unreachable = _unreachable(self.records) if is_node_lost(self.records, code) else ()
+        unreachable: list[int] = []
+        if is_node_lost(self.records, code):
+            answering = find_answering({record.host for record in self.records.values()})
+            unreachable = [w for w, one in self.records.items() if one.host not in answering]
         end = ending(self.records, code, unreachable)
         self.has_lost_a_node |= end.kind == "silent" or end == Verdict(exit_code=LOST_WORKER)
         return end
@@ -266,7 +251,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def _tell(
     end: Verdict, failure: Failure | None, job: _Job, restarts: int, options: argparse.Namespace
 ) -> None:
-    """Prints the failure of the worker that failed first, or another reason of the end."""
     if failure is not None:
         stopped = stopped_after(end, job.records)
         aftermath = Aftermath(
@@ -284,24 +268,6 @@ def _tell(
         _say("the workers were asked to stop; they saved and exited")
     elif end.exit_code != 0:
         _say(f"{options.command[0]} ended with exit code {end.exit_code}; no worker has failed")
-
-
-def _unreachable(records: Mapping[int, WorkerRecord]) -> list[int]:
-    """Returns the workers on nodes that do not answer."""
-    answering = find_answering({record.host for record in records.values()})
-    return [worker for worker, record in sorted(records.items()) if record.host not in answering]
-
-
-def _without_other_run(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment without variables of a run in which the job was submitted, if any.
-
-    Variables in `SHAPE` are kept: the batch script sets them for all workers.
-    """
-    return {
-        name: value
-        for name, value in environ.items()
-        if name in SHAPE or not name.startswith(OF_ONE_RUN)
-    }
 
 
 def _remove_snapshots(run: str, job_id: str, is_orderly: bool) -> None:

@@ -35,12 +35,9 @@ def nodes_at_start(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def find_nodes_left(job_id: str, nodes: Iterable[str]) -> list[str]:
-    """Returns those of the nodes that are still the job's, for Slurm, and that answer.
+    """Returns those of the nodes that answer and are still the job's, for Slurm; else UsageError.
 
     Slurm takes a node that it has declared down out of a job with --no-kill.
-
-    Raises:
-      UsageError: If Slurm's controller does not answer.
     """
     said = _ask("squeue", "--noheader", "--format=%N", f"--jobs={job_id}").strip()
     of_the_job = expand_node_list(said, "squeue's NODELIST") if said else []
@@ -48,22 +45,14 @@ def find_nodes_left(job_id: str, nodes: Iterable[str]) -> list[str]:
 
 
 def remove_on_nodes(job_id: str, folder: str) -> None:
-    """Removes a folder on the nodes of the job that answer.
-
-    Raises:
-      UsageError: If Slurm does not start the command on them.
-    """
+    """Removes a folder on the nodes of the job that answer; a UsageError if Slurm does not."""
     left = find_nodes_left(job_id, nodes_at_start())
     places = (f"--nodes={len(left)}", f"--ntasks={len(left)}", f"--nodelist={','.join(left)}")
     _ask("srun", *places, "--ntasks-per-node=1", "rm", "-rf", folder)
 
 
 def end_steps(job_id: str) -> None:
-    """Ends what a killed `srun` has left on the nodes that answer.
-
-    Raises:
-      UsageError: If Slurm's controller does not answer.
-    """
+    """Ends what a killed `srun` has left on nodes that answer; a UsageError if Slurm does not."""
     said = _ask("squeue", "--noheader", "--steps", "--format=%i", f"--jobs={job_id}")
     for step in said.split():
         if step.rpartition(".")[2].isdigit():  # Else it is the batch script's.
@@ -79,12 +68,8 @@ def command_on(command: Sequence[str], nodes: Sequence[str], tasks_per_node: int
         places = ",".join(f"{node}:{tasks_per_node}" for node in nodes)
         words[at : at + 2] = [_RANKS_OPTION, number, "--host", places]
     else:
-        places = ",".join(nodes)
-        words[at : at + 1] = [
-            f"{_NODES_OPTION}{len(nodes)}",
-            f"--ntasks={number}",
-            f"--nodelist={places}",
-        ]
+        size = (f"{_NODES_OPTION}{len(nodes)}", f"--ntasks={number}")
+        words[at : at + 1] = [*size, f"--nodelist={','.join(nodes)}"]
     return words
 
 
@@ -99,19 +84,15 @@ def _does_answer(node: str) -> bool:
 
 
 def _ask(*command: str) -> str:
-    """Returns what one of Slurm's commands prints."""
+    """Returns what one of Slurm's commands prints; a UsageError if it fails or takes too long."""
+    environ, limit_s = {**os.environ, OVERLAP: "1"}, _CONTROLLER_LIMIT_S
     try:
         done = subprocess.run(
-            command,
-            env={**os.environ, OVERLAP: "1"},
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=_CONTROLLER_LIMIT_S,
+            command, env=environ, check=True, capture_output=True, text=True, timeout=limit_s
         )
     except subprocess.TimeoutExpired:
         raise UsageError(
-            f"{command[0]} got no answer from Slurm's controller within {_CONTROLLER_LIMIT_S:g} s"
+            f"{command[0]} got no answer from Slurm's controller within {limit_s:g} s"
         ) from None
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", "") or error

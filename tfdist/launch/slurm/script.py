@@ -76,10 +76,13 @@ def _directives(options: SlurmOptions) -> list[str]:
         "signal": f"B:USR1@{options.save_before_end_s}",
         "export": "ALL",
     }
-    lines = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
-    if options.min_instances is not None:
-        lines.append("--no-kill")
-    return [*lines, "--requeue" if options.requeue else "--no-requeue", *options.sbatch_args]
+    elastic = [] if options.min_instances is None else ["--no-kill"]
+    requeue = "--requeue" if options.requeue else "--no-requeue"
+    return [*_given(wanted), *elastic, requeue, *options.sbatch_args]
+
+
+def _given(options: Mapping[str, object]) -> list[str]:
+    return [f"--{name}={value}" for name, value in options.items() if value is not None]
 
 
 def _variables(
@@ -104,17 +107,15 @@ def _variables(
 
 
 def _watch(options: SlurmOptions) -> list[str]:
-    words = [f"--num-workers={options.num_instances}", f"--log-dir={options.log_dir}"]
-    words.append(f"--grace={options.grace_s:g}")
-    if options.max_restarts:
-        words.append(f"--max-restarts={options.max_restarts}")
-    if options.min_instances is not None:
-        words.append(f"--min-instances={options.min_instances}")
-    if options.snapshot_steps is not None:
-        words.append(f"--snapshot-steps={options.snapshot_steps}")
-    if options.requeue:
-        words.append("--requeue")
-    return words
+    values = {
+        "num-workers": options.num_instances,
+        "log-dir": options.log_dir,
+        "grace": f"{options.grace_s:g}",
+        "max-restarts": options.max_restarts or None,
+        "min-instances": options.min_instances,
+        "snapshot-steps": options.snapshot_steps,
+    }
+    return [*_given(values), *(["--requeue"] if options.requeue else [])]
 
 
 def _starter(options: SlurmOptions, mpirun: str | None) -> list[str]:
@@ -126,12 +127,13 @@ def _starter(options: SlurmOptions, mpirun: str | None) -> list[str]:
         places = ("--map-by", f"ppr:{per_node}:node", "-np", str(options.num_instances))
         return [mpirun or "mpirun", *wide, *places]
     # Given explicitly, because only some versions of srun take all of these from the job.
-    words = [f"--nodes={options.nodes}", f"--ntasks-per-node={per_node}"]
-    if options.cpus_per_task is not None:
-        words.append(f"--cpus-per-task={options.cpus_per_task}")
-    if options.gpus_per_task is not None:
-        words.append(f"--gpus-per-task={options.gpus_per_task}")
-    return ["srun", *words, "--distribution=block", "--kill-on-bad-exit=1"]
+    values = {
+        "nodes": options.nodes,
+        "ntasks-per-node": per_node,
+        "cpus-per-task": options.cpus_per_task,
+        "gpus-per-task": options.gpus_per_task,
+    }
+    return ["srun", *_given(values), "--distribution=block", "--kill-on-bad-exit=1"]
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
@@ -150,8 +152,7 @@ def _continued(line: str) -> str:
 def submit(script: str, options: SlurmOptions) -> int:
     """Submits the job, saves its script in the folder of its logs, and returns the exit code.
 
-    Raises:
-      UsageError: If sbatch is not installed on this machine, or the folder cannot be made.
+    Without sbatch on this machine, or if the folder cannot be made, it raises a UsageError.
     """
     folder = Path(options.log_dir)
     try:

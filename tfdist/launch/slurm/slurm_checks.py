@@ -17,9 +17,9 @@ from tfdist.launch.slurm.slurm_options import SlurmOptions, time_limit_s
 _MOST_TASKS_PER_NODE = 64  # The number of ports that `tfdist.cluster.slurm.first_port` allows.
 # Options of sbatch that the script sets itself -> the option to use instead.
 _SET_HERE = {
-    **{f"--{name}": f"--{name}" for name in ("nodes", "cpus-per-task", "gpus-per-task", "mem")},
-    **{f"--{name}": f"--{name}" for name in ("job-name", "time", "partition", "account", "qos")},
-    **{f"--{name}": f"--{name}" for name in ("requeue", "wait")},
+    **{name: name for name in ("--nodes", "--cpus-per-task", "--gpus-per-task", "--mem")},
+    **{name: name for name in ("--job-name", "--time", "--partition", "--account", "--qos")},
+    **{name: name for name in ("--requeue", "--wait")},
     "--chdir": "nothing: it is the folder from which you submit",
     "--error": "--log-dir",
     "--export": "--env",
@@ -37,11 +37,7 @@ _SET_HERE = {
 def slurm_options(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> SlurmOptions:
-    """Checks the values of the command line and returns the options of the job.
-
-    Raises:
-      UsageError: If an option is invalid or does not fit the others.
-    """
+    """Returns the job's options; a UsageError if a value is invalid or does not fit the others."""
     command = program_command(given.get("command", ()), environ.get("PATH"))
     nodes, tasks_per_node = _places(
         given.get("num_instances"), given.get("nodes"), given.get("tasks_per_node")
@@ -90,7 +86,6 @@ def _places(instances: int | None, nodes: int | None, per_node: int | None) -> t
 
 
 def _check(options: SlurmOptions) -> None:
-    """Checks that the options fit each other; a UsageError if they do not."""
     if options.tasks_per_node > _MOST_TASKS_PER_NODE:
         raise UsageError(
             f"--tasks-per-node is {options.tasks_per_node}, and at most {_MOST_TASKS_PER_NODE} "

@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -101,15 +101,11 @@ class JobFiles:
         return Path(f"{self.prefix}-{worker}.{self.start}.end")
 
 
-def find_job_files(environ: Mapping[str, str] = os.environ) -> JobFiles:
-    """Returns the files of the job to which this worker process belongs."""
-    return JobFiles(environ[_PREFIX_VARIABLE], read_restart_count(environ))
-
-
 def main(command: Sequence[str]) -> int:
     """Runs a worker's command until it ends, and returns the exit code for this process."""
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("SLURM_PROCID", ""))
-    files, worker, parent = find_job_files(), int(rank), os.getpid()
+    worker, parent = int(rank), os.getpid()
+    files = JobFiles(os.environ[_PREFIX_VARIABLE], read_restart_count(os.environ))
     record = WorkerRecord(host=socket.gethostname(), pid=None, started_s=time.time())
     files.write(worker, record)
     # Signals are blocked, so that this process runs until the command has ended.
@@ -122,11 +118,7 @@ def main(command: Sequence[str]) -> int:
     with open(files.log_path(worker), "ab", buffering=0) as log:
         try:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=prepare,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=prepare
             )
         except OSError as error:
             log.write(f"cannot start {command[0]}: {error.strerror or error}\n".encode())
