@@ -170,24 +170,3 @@ def test_options_with_an_effect_are_not_named(logged: list[str]) -> None:
     options.norms.experimental.distributed_batch_norm_replica_group_size = 1
     options.configure_ipu_system()
     assert logged == []
-
-
-# What is refused.
-
-
-def test_unknown_options_and_wrong_types_are_refused_when_they_are_set() -> None:
-    options = config.IPUConfig()
-    with pytest.raises(
-        AttributeError, match=r"no option allow_recomputing. Did you mean allow_rec"
-    ):
-        options.allow_recomputing = True  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match=r"no option floating_point_behaviour.ers. Did"):
-        options.floating_point_behaviour.ers = True  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="allow_recompute must be True or False, got 1"):
-        options.allow_recompute = 1  # type: ignore[assignment]
-    with pytest.raises(TypeError, match=r"floating_point_behaviour.esr must be a Stoch.* got 'ON'"):
-        options.floating_point_behaviour.esr = "ON"  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="group_size must be an integer of at least 1, got 0"):
-        options.norms.experimental.distributed_batch_norm_replica_group_size = 0
-    with pytest.raises(ValueError, match=r"auto_select_ipus must be an integer .* got 0"):
-        options.auto_select_ipus = 0

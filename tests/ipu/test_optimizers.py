@@ -91,40 +91,6 @@ def test_accumulation_updates_once_with_the_sum_unless_a_mean_is_asked(
     assert _weights_after(lambda: make(training.SGD(1.0)), 2) == [[1.0, 1.0], expected]
 
 
-def test_accumulation_refuses_what_the_original_refused() -> None:
-    accumulate = optimizers.GradientAccumulationOptimizerV2
-    with pytest.raises(
-        ValueError, match=r"num_mini_batches must be an integer of at least 1, got 0"
-    ):
-        accumulate(training.SGD(1.0), 0)
-    with pytest.raises(ValueError, match=r"num_mini_batches must be an integer .* got 1.5"):
-        accumulate(training.SGD(1.0), 1.5)
-    with pytest.raises(ValueError, match="Cannot parse 'MAX' as one of SUM, MEAN, RUNNING_MEAN"):
-        accumulate(training.SGD(1.0), 2, reduction_method="MAX")
-
-
-def test_accumulation_names_what_has_no_effect(logged: list[str]) -> None:
-    optimizers.CrossReplicaGradientAccumulationOptimizerV2(
-        training.SGD(1.0), 2, offload_weight_update_variables=False, dtype=tf.float16
-    )
-    assert logged == [
-        "CrossReplicaGradientAccumulationOptimizerV2: no effect without an IPU: "
-        "offload_weight_update_variables, dtype."
-    ]
-
-
-def test_a_map_around_accumulation_or_a_loss_scale_is_refused() -> None:
-    for inner in (
-        optimizers.GradientAccumulationOptimizerV2(training.SGD(1.0), 2),
-        optimizers.AutomaticLossScalingOptimizer(training.SGD(1.0)),
-    ):
-        with pytest.raises(ValueError, match=r"Write \w+\(MapGradientOptimizer\(optimizer, func"):
-            optimizers.MapGradientOptimizer(inner, lambda gradient, variable: gradient)
-    with pytest.raises(TypeError, match=r"gradient_mapping_function must be a function .* got 3"):
-        optimizers.MapGradientOptimizer(training.SGD(1.0), 3)  # type: ignore[arg-type]
-
-
-def test_a_sharded_optimizer_is_the_optimizer_and_says_so(logged: list[str]) -> None:
+def test_a_sharded_optimizer_is_the_optimizer() -> None:
     optimizer = training.SGD(1.0)
     assert optimizers.ShardedOptimizer(optimizer) is optimizer
-    assert logged == ["ShardedOptimizer has no effect: updates run where their variables are."]

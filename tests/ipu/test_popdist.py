@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
-import tfdist.strategies
-from tfdist.cluster import instances
 from tfdist.cluster.instances import instance_environment
 from tfdist.ipu import ipu_run_config, popdist, utils
-from tfdist.ipu.distributed.popdist_strategy import IPUMultiReplicaStrategy, PopDistStrategy
+from tfdist.ipu.distributed.popdist_strategy import PopDistStrategy
 from tfdist.strategies import LocalStrategy
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "ipu" / "popdist_example.py")
@@ -25,29 +22,6 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.mark.parametrize(
-    ("name", "thing"),
-    [
-        ("isPopdistEnvSet", instances.is_launched),
-        ("getNumTotalReplicas", instances.num_total_replicas),
-        ("getNumLocalReplicas", instances.num_local_replicas),
-        ("getNumInstances", instances.num_instances),
-        ("getInstanceIndex", instances.instance_index),
-        ("getLocalInstanceIndex", instances.local_instance_index),
-        ("getReplicaIndexOffset", instances.replica_index_offset),
-        ("getNumIpusPerReplica", instances.num_devices_per_replica),
-        ("checkNumIpusPerReplica", instances.check_num_devices_per_replica),
-        ("getDeviceId", instances.first_device_index),
-        ("execute_on_instances", tfdist.strategies.execute_on_instances),
-        ("synchronize", tfdist.strategies.synchronize),
-        ("init", tfdist.strategies.join_run),
-    ],
-)
-def test_the_originals_names_are_tfdists_functions(name: str, thing: Any) -> None:
-    assert getattr(popdist, name) is thing
-    assert name in popdist.__all__
 
 
 def test_a_process_on_its_own_is_one_instance_with_one_replica() -> None:
@@ -108,7 +82,6 @@ def test_the_strategy_is_the_one_for_the_run_with_variables_on_the_device() -> N
     strategy = PopDistStrategy()
     assert isinstance(strategy, LocalStrategy)
     assert strategy.extended.placement.variable_device == "/device:CPU:1"
-    assert IPUMultiReplicaStrategy is PopDistStrategy
 
 
 def test_the_strategys_older_place_has_it_too(fake_cluster: Any) -> None:
@@ -122,24 +95,6 @@ def test_the_strategys_older_place_has_it_too(fake_cluster: Any) -> None:
         return here is there and not (hvd.ddl_built() or hvd.mlsl_built())
 
     assert fake_cluster.run(find, engine="none") == [True]
-
-
-def test_a_strategy_that_does_not_reduce_is_refused() -> None:
-    with pytest.raises(ValueError, match="add_ipu_cross_replica_reductions is False, and only"):
-        PopDistStrategy(add_ipu_cross_replica_reductions=False)
-    with pytest.raises(ValueError, match="ipu_device is '/device:IPU:1'"):
-        PopDistStrategy("/device:IPU:1")
-
-
-def test_options_of_the_strategy_without_effect_are_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(
-        tf.compat.v1.logging, "warning", lambda text, *args: said.append(text % args)
-    )
-    PopDistStrategy(enable_keras_extensions=False)
-    assert said == ["PopDistStrategy: no effect without an IPU: enable_keras_extensions."]
 
 
 # The program.
