@@ -1,4 +1,4 @@
-"""What the original has and tfdist does not: errors that say so, and lines in the log."""
+"""Errors and lines in the log that name what the original has and tfdist does not."""
 
 from collections.abc import Callable
 from typing import Any, cast
