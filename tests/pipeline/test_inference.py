@@ -42,7 +42,6 @@ def test_inference_sees_the_weights_as_training_leaves_them(
 # Of 6 iterations x 2 replicas, 2 samples each.
 OUTPUTS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], np.ndarray]]] = {
     "default": ({}, lambda x: x),
-    "all": ({"mode": "all"}, lambda x: x),
     "final": ({"mode": "final"}, lambda x: x[-2:]),
     "every_n": ({"mode": "every_n", "every": 3}, lambda x: x[[4, 5, 10, 11]]),
     "sum": ({"mode": "sum"}, lambda x: x.sum(0)),
@@ -83,16 +82,3 @@ def test_dropout_and_batch_norm_do_as_in_inference(quiet: Quiet) -> None:
     found = inference_model(forward, quiet(TWO, device_iterations=2))(x)
     np.testing.assert_allclose(found, x / np.sqrt(1 + norm.epsilon), 0, 1e-6)
     np.testing.assert_array_equal(norm.moving_mean, 0)
-
-
-def test_inference_does_not_trace_again(layered: Any, quiet: Quiet, samples: Any) -> None:
-    model = layered(2)
-    predict = inference_model(model, quiet(TWO, device_iterations=2))
-    inputs, _ = samples(8)
-    predict(inputs)
-    traces = model.num_traces
-    predict(inputs)
-    predict(inputs + 1)
-    assert model.num_traces == traces
-    predict(inputs[:4])
-    assert model.num_traces == traces + 1

@@ -28,7 +28,7 @@ from tfdist.pipeline.compiled_calls import timeline_of
 Quiet = Callable[..., Options]
 
 
-def device_of(tensor_or_variable: Any) -> str:
+def place_of(tensor_or_variable: Any) -> str:
     return str(tensor_or_variable.device).split("device:")[-1]
 
 
@@ -107,14 +107,14 @@ def test_slots_are_beside_their_weights_or_both_on_the_host(
     options = quiet(PipelinedExecution("B1", "B2"), gradient_accumulation=3, optimizer_state=state)
     training_model(model, options, optimizer)(*samples(6))
     expected = ["CPU:0", "CPU:0"] if state == "host" else ["CPU:1", "CPU:2"]
-    assert [device_of(weight) for weight in model.weights] == expected
+    assert [place_of(weight) for weight in model.weights] == expected
     variables = optimizer.variables
     variables = variables() if callable(variables) else variables
     slots = [v for v in variables if v.shape == (6, 6)]
     assert len(slots) == 4
     if isinstance(optimizer, keras.Optimizer):
         slots = [slot.value for slot in slots]
-    assert {device_of(slot) for slot in slots} == set(expected)
+    assert {place_of(slot) for slot in slots} == set(expected)
 
 
 def test_weights_that_the_user_has_made_stay_where_they_are(
@@ -126,7 +126,7 @@ def test_weights_that_the_user_has_made_stay_where_they_are(
         model(tf.constant(inputs))
     options = quiet(PipelinedExecution("B1", "B2"), gradient_accumulation=3)
     training_model(model, options)(inputs, labels)
-    assert [device_of(weight) for weight in model.weights] == ["CPU:3", "CPU:3"]
+    assert [place_of(weight) for weight in model.weights] == ["CPU:3", "CPU:3"]
 
 
 @pytest.mark.parametrize("kind", ["keras", "tf_keras"])
@@ -141,35 +141,32 @@ def test_layers_that_a_block_begins_at_make_their_weights_on_its_device(
     options = quiet(PipelinedExecution("B1", "B2"), device_iterations=2)
     found = inference_model(model, options)(np.ones([4, 3], "float32"))
     assert found.shape == (4, 1)
-    assert [device_of(getattr(w, "value", w) if kind == "keras" else w) for w in model.weights] == [
+    assert [place_of(getattr(w, "value", w) if kind == "keras" else w) for w in model.weights] == [
         *["CPU:1"] * 2,
         *["CPU:2"] * 4,
     ]
 
 
 @pytest.mark.parametrize(
-    ("stages", "expected"),
+    ("stages", "device_of", "expected"),
     [
-        (AutoStage.SAME_AS_DEVICE, ["CPU:2", "CPU:1", "CPU:1"]),
-        (AutoStage.AUTO_INCREMENT, ["CPU:2", "CPU:1", "CPU:1"]),
+        (AutoStage.SAME_AS_DEVICE, (1, 0, 0), ["CPU:2", "CPU:1", "CPU:1"]),
+        (AutoStage.AUTO_INCREMENT, (1, 0, 0), ["CPU:2", "CPU:1", "CPU:1"]),
+        (AutoStage.AUTO_INCREMENT, (), ["CPU:1", "CPU:2", "CPU:3"]),
     ],
 )
-def test_automatic_stages_follow_the_blocks_devices(
-    layered: Any, quiet: Quiet, samples: Any, stages: AutoStage, expected: list[str]
+def test_automatic_stages_follow_the_blocks_devices_or_take_one_for_each_block(
+    layered: Any,
+    quiet: Quiet,
+    samples: Any,
+    stages: AutoStage,
+    device_of: tuple[int, ...],
+    expected: list[str],
 ) -> None:
-    model = layered(3, device_of=(1, 0, 0))
-    options = quiet(PipelinedExecution(stages), gradient_accumulation=3)
-    training_model(model, options)(*samples(6))
-    assert [device_of(weight) for weight in model.weights] == expected
-
-
-def test_automatic_stages_take_a_device_for_each_block(
-    layered: Any, quiet: Quiet, samples: Any
-) -> None:
-    model = layered(3)
-    options = quiet(PipelinedExecution(AutoStage.AUTO_INCREMENT), gradient_accumulation=5)
+    model = layered(3, device_of=device_of)
+    options = quiet(PipelinedExecution(stages), gradient_accumulation=5)
     training_model(model, options)(*samples(5))
-    assert [device_of(weight) for weight in model.weights] == ["CPU:1", "CPU:2", "CPU:3"]
+    assert [place_of(weight) for weight in model.weights] == expected
 
 
 def overlap_s(boxes: Any) -> float:

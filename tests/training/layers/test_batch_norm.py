@@ -111,20 +111,6 @@ def test_neighbouring_replicas_share_their_statistics(size: int | None, together
     np.testing.assert_allclose(np.concatenate(results), expected, atol=1e-5)
 
 
-def test_synchronized_of_tf_keras_loses_digits_at_a_large_mean_and_this_layer_does_not() -> None:
-    x = RANDOM.normal(size=(64, 3)).astype("float32") + 1000
-    expected = (x - x.astype("float64").mean(0)) / x.astype("float64").std(0)
-    errors = []
-    for layer in (
-        BatchNormalization(epsilon=0.0),
-        tf_keras.layers.BatchNormalization(epsilon=0.0, synchronized=True),
-    ):
-        results = _replicas(2, lambda own, layer=layer: layer(own, training=True), x)
-        errors.append(np.abs(np.concatenate(results) - expected).max())
-    assert errors[0] < 1e-5
-    assert errors[1] > 1e-2
-
-
 @pytest.mark.filterwarnings("ignore:`tf.layers.batch_normalization` is deprecated")
 def test_the_function_makes_the_variables_of_v1_layers() -> None:
     def names(normalize: Callable[..., Any]) -> list[str]:
