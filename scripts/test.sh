@@ -12,4 +12,31 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
     exit
 fi
 "$root/scripts/setup.sh" test >&2
-exec "$root/scripts/check.sh" "$@"
+cd -- "$root"
+export PATH="$PWD/.venv/bin:$PATH"
+
+quick=false
+if [ "${1:-}" = --quick ]; then
+    quick=true
+    shift
+fi
+check() {
+    printf '\n== %s\n' "$*"
+    "$@"
+}
+check ruff format --check .
+check ruff check .
+check mypy
+check lint-imports
+check python scripts/check_words.py
+if $quick; then
+    # Two processes, which take whole files in turn; `-n 0` as an argument has one do all.
+    check python -m pytest -n 2 -m 'not processes' "$@"
+    exit
+fi
+if python -c 'import mkdocs, material, mkdocstrings_handlers.python' 2>/dev/null; then
+    check env NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict -f docs/site/mkdocs.yml
+else
+    printf '\n== the documentation site is not built: install the extra "docs"\n'
+fi
+check python -m pytest -n 2 "$@"

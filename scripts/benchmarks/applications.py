@@ -91,7 +91,7 @@ def first_contenders(model: str) -> Iterator[Contender]:
     Start each before the next one is asked for: its ports may be taken later.
     """
     for count, name in ((1, ALONE), (2, IDEAL)):
-        yield separate(name, "application.py", model, "none", count=count)
+        yield separate(name, "estimator.py", model, "none", count=count)
     yield from _ours(model)
     for count, name in ((1, HOROVOD_FIT + ONE_WORKER), (2, HOROVOD_FIT)):
         yield over_mpi(name, "horovod_keras.py", model, "fit", count=count)
@@ -111,5 +111,5 @@ def further_contenders(model: str) -> Iterator[Contender]:
 
 
 def _ours(model: str) -> Iterator[Contender]:
-    yield over_mpi(OURS["Horovod"], "application.py", model, "0", "horovod")
-    yield over_grpc(OURS["gRPC"], "application.py", model, "grpc")
+    yield over_mpi(OURS["Horovod"], "estimator.py", model, "0", "horovod")
+    yield over_grpc(OURS["gRPC"], "estimator.py", model, "grpc")

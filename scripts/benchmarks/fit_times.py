@@ -104,16 +104,12 @@ def over_tensorflow(work: str) -> Iterator[Contender]:
 def others(work: str) -> Iterator[Contender]:
     """Yields tfdist's Estimator over both engines, and PyTorch; see `over_horovod`."""
     yield _ideal(work)
-    yield over_grpc(ESTIMATORS["gRPC"], _estimator(work), work, "grpc")
-    yield over_mpi(ESTIMATORS["Horovod"], _estimator(work), work, "0", "horovod")
+    yield over_grpc(ESTIMATORS["gRPC"], "estimator.py", work, "grpc")
+    yield over_mpi(ESTIMATORS["Horovod"], "estimator.py", work, "0", "horovod")
     yield over_gloo(TORCH_DDP, "torch_ddp.py", work, python=torch_python())
 
 
 def _ideal(work: str) -> Contender:
     if work in (RESNET_20, BERT_MINI):
-        return separate(IDEAL, "application.py", work, "none")
+        return separate(IDEAL, "estimator.py", work, "none")
     return separate(IDEAL, "own_loop.py", work, "plain")
-
-
-def _estimator(work: str) -> str:
-    return "application.py" if work in (RESNET_20, BERT_MINI) else "host_call.py"

@@ -162,7 +162,7 @@ def _measure_model(
     contenders = {COMPUTATION: _computation(model, network)}
     for engine in engines:
         make = _over_mpi if engine == "horovod" else _over_grpc
-        for script in ("bare_reduction.py", "host_call.py"):
+        for script in ("bare_reduction.py", "estimator.py"):
             contenders[f"{engine} {script}"] = make(model, script, network, next(ports))
     with ExitStack() as stack:
         runs: dict[str, Running] = {}
@@ -178,7 +178,7 @@ def _measure_model(
                     model=model,
                     engine=engine,
                     rate_bits=rate,
-                    step=times[f"{engine} host_call.py"],
+                    step=times[f"{engine} estimator.py"],
                     computation=times[COMPUTATION],
                     communication=times[f"{engine} bare_reduction.py"],
                 )

@@ -77,9 +77,9 @@ def make_contenders(work: str, names: Sequence[str] | None = None) -> Iterator[C
 def _all(work: str) -> Iterator[Contender]:
     yield separate(IDEAL, "own_loop.py", work, "plain")
     yield over_grpc(BARE["gRPC"], "bare_reduction.py", work, "grpc")
-    yield over_grpc(OURS["gRPC"], "host_call.py", work, "grpc")
+    yield over_grpc(OURS["gRPC"], "estimator.py", work, "grpc")
     yield over_mpi(BARE["Horovod"], "bare_reduction.py", work, "0", "horovod")
-    yield over_mpi(OURS["Horovod"], "host_call.py", work, "0", "horovod")
+    yield over_mpi(OURS["Horovod"], "estimator.py", work, "0", "horovod")
     yield over_mpi(HOROVOD_TAPE, "horovod_keras.py", work, "tape")
     yield over_grpc(MIRRORED_STEP, "keras_fit.py", work, "mirrored", "tf_keras", "loop")
     yield over_grpc(MIRRORED_FIT, "keras_fit.py", work, "mirrored", "tf_keras", "fit")

@@ -18,6 +18,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.pipeline.stage_plan import FoundBlock
+from tfdist.pipeline.stages import check_device
 from tfdist.strategies.private_tensorflow import nested_layers
 
 LayerT = TypeVar("LayerT")
@@ -48,7 +49,8 @@ class Block(ContextDecorator):
                 f'a block is named by a string, got {name!r}. Write Block("B1"); for a layer, '
                 'begin_block(layer, "B1").'
             )
-        _check_device(device)
+        if device is not None:
+            check_device("a block", device, "device=0")
         self.name = name
         self.device = device
 
@@ -124,15 +126,6 @@ def _beginning(method: Callable[..., Any], name: str, device: int | None) -> Cal
 
     begin.tfdist_block = name  # type: ignore[attr-defined]
     return begin
-
-
-def _check_device(device: int | None) -> None:
-    if device is None:
-        return
-    if isinstance(device, bool) or not isinstance(device, int):
-        raise TypeError(f"a block's device is an integer, got {device!r}. Write device=0.")
-    if device < 0:
-        raise ValueError(f"a block's device is 0 or above, got {device}. The first is 0.")
 
 
 @dataclass

@@ -83,14 +83,7 @@ class Stage:
           TypeError: If the index is not an integer.
           ValueError: If it is below 0.
         """
-        if isinstance(index, bool) or not isinstance(index, int):
-            raise TypeError(
-                f"a stage's device is an integer, got {value_and_type(index)}. Write device(0)."
-            )
-        if index < 0:
-            raise ValueError(
-                f"a stage's device is 0 or above, got {index}. The first is device(0)."
-            )
+        check_device("a stage", index, "device(0)")
         stage = Stage(*self.block_names)
         object.__setattr__(stage, "device_index", index)
         return stage
@@ -174,6 +167,17 @@ class ShardedExecution:
 
 
 ExecutionStrategy: TypeAlias = PipelinedExecution | ShardedExecution
+
+
+def check_device(of: str, index: Any, first: str) -> None:
+    """Refuses a device that is no integer (TypeError) or below 0 (ValueError).
+
+    `first` is how the first device is written.
+    """
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"{of}'s device is an integer, got {value_and_type(index)}. Write {first}.")
+    if index < 0:
+        raise ValueError(f"{of}'s device is 0 or above, got {index}. The first is {first}.")
 
 
 def value_and_type(value: Any) -> str:

@@ -1,6 +1,8 @@
-"""`tfdist`: the model_fn of examples/cnn or examples/bert, over gRPC, over Horovod, or alone.
+"""`tfdist`: an Estimator with host_call, over gRPC, over Horovod, or alone.
 
-python application.py WORK WORKER_INDEX grpc|horovod|none
+python estimator.py WORK WORKER_INDEX grpc|horovod|none
+
+The real models are the model_fn of examples/cnn and examples/bert.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ def main() -> None:
     worker_index = int(os.environ.get("OMPI_COMM_WORLD_RANK", index))
     turns.pin_to_own_core(worker_index)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    model_fn, batch = (_resnet if name == works.RESNET_20 else _bert)(worker_index)
+    if name in _EXAMPLES:
+        model_fn, batch = _EXAMPLES[name](worker_index)
+    else:
+        model_fn, batch = _small(name, worker_index)
     import estimators
     import tensorflow as tf
 
@@ -80,6 +85,16 @@ def _bert(worker_index: int) -> tuple[Callable[..., Any], Any]:
         "next_sentence_labels": labels["sentences"],
     }
     return pretraining.single_device_model_fn(settings), batch
+
+
+def _small(name: str, worker_index: int) -> tuple[Callable[..., Any], Any]:
+    """Returns the model_fn of a small work, and a batch."""
+    import estimators
+
+    return estimators.make_model_fn(name), works.make_batch(works.WORKS[name], worker_index)
+
+
+_EXAMPLES = {works.RESNET_20: _resnet, works.BERT_MINI: _bert}
 
 
 def _import(*names: str) -> Iterator[Any]:
