@@ -36,25 +36,20 @@ class _Guest:
     process: str = ""
 
 
+@dataclass(eq=False)
 class Gathering:
     """Waits until every other worker has connected, then sends "go" to all at once.
 
     Connections of other programs are ignored. A worker that leaves before the start is missing
-    again.
+    again. The caller closes the listening sockets.
     """
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        listeners: Sequence[socket.socket],
-        patience: Patience,
-        say: Callable[[str], None],
-    ) -> None:
-        """Takes the listening sockets; the caller closes them."""
-        self._members = members
-        self._listeners = listeners
-        self._patience = patience
-        self._say = say
+    members: Sequence[Member]
+    listeners: Sequence[socket.socket]
+    patience: Patience
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._guests: list[_Guest] = []
         self._selector = selectors.DefaultSelector()
         self._error = ""
@@ -71,7 +66,7 @@ class Gathering:
         """
         joined: dict[int, socket.socket] = {}
         try:
-            for listener in self._listeners:
+            for listener in self.listeners:
                 self._selector.register(listener, selectors.EVENT_READ)
             while self._read_what_came() or self._missing() or self._error:
                 self._drop_silent_strangers()
@@ -117,7 +112,7 @@ class Gathering:
             data = b""
         if not data:
             if guest.index is not None and not self._error:
-                self._say(f"{self._members[guest.index]} left before the start.")
+                self.say(f"{self.members[guest.index]} left before the start.")
             self._drop(guest)
         elif guest.index is None:
             guest.received += data
@@ -137,7 +132,7 @@ class Gathering:
             if other.index == hello.index and is_gone:
                 self._drop(other)
         present = {0} | {other.index for other in self._guests if other.index is not None}
-        error = self._error or refusal(hello, self._members, present)
+        error = self._error or refusal(hello, self.members, present)
         if error:
             self._fail(error)
             self._tell(guest, self._last_reply())
@@ -155,11 +150,11 @@ class Gathering:
         if self._error:
             if time.monotonic() - self._error_at > _FAREWELL_S:
                 raise ending_error(self._last_reply())
-        elif missing and self._patience.is_over():
+        elif missing and self.patience.is_over():
             self._is_absence = True
-            self._fail(missing_error(missing, self._patience.limit_s))
-        elif missing and self._patience.report_is_due():
-            self._say(waiting_line(missing, self._patience.waited_s, self._patience.limit_s))
+            self._fail(missing_error(missing, self.patience.limit_s))
+        elif missing and self.patience.report_is_due():
+            self.say(waiting_line(missing, self.patience.waited_s, self.patience.limit_s))
         elif missing != self._reported_missing:
             self._reported_missing = missing
             self._tell_all(self._waiting_reply())
@@ -171,7 +166,7 @@ class Gathering:
 
     def _missing(self) -> list[Member]:
         present = {guest.index for guest in self._guests}
-        return [m for index, m in enumerate(self._members) if index and index not in present]
+        return [m for index, m in enumerate(self.members) if index and index not in present]
 
     def _last_reply(self) -> Reply:
         return Reply(event="end", error=self._error, is_absence=self._is_absence)
@@ -180,8 +175,8 @@ class Gathering:
         return Reply(
             event="wait",
             missing=name_missing(self._missing()),
-            waited_s=self._patience.waited_s,
-            limit_s=self._patience.limit_s,
+            waited_s=self.patience.waited_s,
+            limit_s=self.patience.limit_s,
         )
 
     def _tell_all(self, reply: Reply) -> None:
@@ -198,7 +193,7 @@ class Gathering:
     def _ignore(self, guest: _Guest) -> None:
         if not self._has_reported_strangers:
             self._has_reported_strangers = True
-            self._say(
+            self.say(
                 f"Ignored a connection from {guest.sender_ip} that is not a worker of this run."
             )
         self._drop(guest)

@@ -19,7 +19,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ _STARTER_LINES = 15
 _LONGEST_HOST = 64  # Linux's limit
 
 
+@dataclass(kw_only=True, eq=False)
 class Attempt:
     """All workers, from the start of the first agent to the end of the last process.
 
@@ -79,35 +80,24 @@ class Attempt:
       changed: Set whenever the state of a worker has changed.
     """
 
-    def __init__(
-        self,
-        *,
-        listen_on: str,
-        own_hosts: Sequence[str],
-        grace_s: float,
-        start_timeout_s: float,
-        folder: Path,
-        cwd: str,
-        clock: ObservedClock,
-        keeps_standby: bool,
-        on_notice: Callable[[str], None],
-        on_stranger: Callable[[str], None],
-    ) -> None:
+    listen_on: str
+    own_hosts: Sequence[str]
+    grace_s: float
+    start_timeout_s: float
+    folder: Path
+    cwd: str
+    clock: ObservedClock
+    keeps_standby: bool
+    on_notice: Callable[[str], None]
+    on_stranger: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self.workers: list[WorkerState] = []
         self.changed = asyncio.Event()
         self._engine = ""
-        self._listen_on = listen_on
-        self._own_hosts = own_hosts
-        self._grace_s = grace_s
-        self._start_timeout_s = start_timeout_s
-        self._starter_log = folder / "start.log"
+        self._starter_log = self.folder / "start.log"
         self._starter_log_begin = 0
-        self._cwd = cwd
-        self._clock = clock
-        self._keeps_standby = keeps_standby
         self._on_output: Callable[[int, Stream, str], None] = lambda worker, stream, text: None
-        self._on_notice = on_notice
-        self._on_stranger = on_stranger
         self._token = secrets.token_hex(16)
         self._listener: Listener | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -151,27 +141,27 @@ class Attempt:
         except OSError as error:
             raise StartError(str(error)) from None
         await self._wait_for_agents(has_relays=relays is not None)
-        now_s = self._clock.now_s()
+        now_s = self.clock.now_s()
         for worker in self.workers:
             assert worker.channel is not None
             worker.started_s = worker.heard_s = now_s
             message = start_message(
                 worker.plan,
                 plan,
-                cwd=self._cwd,
-                grace_s=self._grace_s,
-                keeps_standby=self._keeps_standby,
+                cwd=self.cwd,
+                grace_s=self.grace_s,
+                keeps_standby=self.keeps_standby,
                 rank_environment=worker.rank_environment,
             )
             worker.channel.say("start", **message)
 
     def _listen_for_agents(self, most: int) -> None:
         self._listener = Listener(
-            self._listen_on,
+            host=self.listen_on,
             token=self._token,
             num_agents=most,
             on_agent=self._listen,
-            on_stranger=self._on_stranger,
+            on_stranger=self.on_stranger,
         )
         self._listener.start()
         self._beating = asyncio.create_task(self._beat())
@@ -180,7 +170,7 @@ class Attempt:
         assert self._listener is not None
         port = self._listener.port
         way_back = {
-            ADDRESSES_VARIABLE: ",".join(f"{host}:{port}" for host in self._own_hosts),
+            ADDRESSES_VARIABLE: ",".join(f"{host}:{port}" for host in self.own_hosts),
             TOKEN_VARIABLE: self._token,
         }
         with self._starter_log.open("ab") as log:
@@ -224,7 +214,7 @@ class Attempt:
         the agents kill their workers, on `clock`.
         """
         while any(not self._is_silent(worker) for worker in self._reachable()):
-            if self._clock.now_s() > kill_at_s() + _AFTER_KILL_S:
+            if self.clock.now_s() > kill_at_s() + _AFTER_KILL_S:
                 return
             await self.wait_for_change()
 
@@ -242,7 +232,7 @@ class Attempt:
                 for index in starter.workers:
                     worker = self.workers[index]
                     if worker.orphaned_s is None and not worker.is_over:
-                        worker.orphaned_s = self._clock.now_s()
+                        worker.orphaned_s = self.clock.now_s()
 
     async def close(self, *, keeps_agents: bool = False) -> None:
         """Ends all agents, starters and workers that still run, in any state.
@@ -267,9 +257,9 @@ class Attempt:
             for process in ending:  # mpirun then ends its daemons on the hosts that answer.
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
-        give_up_s = self._clock.now_s() + self._starters_end_s()
+        give_up_s = self.clock.now_s() + self._starters_end_s()
         while any(process.returncode is None for process in ending):
-            if self._clock.now_s() > give_up_s:
+            if self.clock.now_s() > give_up_s:
                 break
             await asyncio.sleep(0.02)
         awaited = {process.pid for process in ending if process.returncode is None}
@@ -326,7 +316,7 @@ class Attempt:
             return worker.channel is None or bool(needs_rank)
 
         newline = "\n"
-        give_up_s = self._clock.now_s() + self._start_timeout_s
+        give_up_s = self.clock.now_s() + self.start_timeout_s
         while missing := [worker for worker in self.workers if is_missing(worker)]:
             names = ", ".join(f"{w.plan.name} ({w.plan.host})" for w in missing)
             if self._is_given_up:
@@ -339,9 +329,9 @@ class Attempt:
                         f"{starter.name} ended with exit code {process.returncode} before {names} "
                         f"had started.\n{newline.join(self.starter_output())}"
                     )
-            if self._clock.now_s() > give_up_s:
+            if self.clock.now_s() > give_up_s:
                 raise StartError(
-                    f"{names} did not start within {self._start_timeout_s:g} s. Check that "
+                    f"{names} did not start within {self.start_timeout_s:g} s. Check that "
                     "the hosts can be reached and run the same Python at the same path.\n"
                     f"{newline.join(self.starter_output())}"
                 )
@@ -358,19 +348,19 @@ class Attempt:
         if hello is None or worker is None:
             return
         index = self.workers.index(worker)
-        worker.channel, worker.heard_s = channel, self._clock.now_s()
+        worker.channel, worker.heard_s = channel, self.clock.now_s()
         worker.host = printable(str(hello.get("host", worker.plan.host)), most=_LONGEST_HOST)
         self.changed.set()
         while message := await channel.hear():
             worker = self.workers[index]  # of this start
-            worker.heard_s = self._clock.now_s()
+            worker.heard_s = self.clock.now_s()
             self._note(worker, message)
             if message["kind"] != "state":
                 self.changed.set()
         worker = self.workers[index]
         if not worker.is_gone:
-            worker.is_lost, worker.lost_s = True, self._clock.now_s()
-            worker.absence_s = self._clock.absence_before_s(worker.lost_s)
+            worker.is_lost, worker.lost_s = True, self.clock.now_s()
+            worker.absence_s = self.clock.absence_before_s(worker.lost_s)
         self.changed.set()
 
     async def _keep_relay(self, channel: Channel, hello: Mapping[str, Any]) -> None:
@@ -392,7 +382,7 @@ class Attempt:
         return free[0] if free else None
 
     def _note(self, worker: WorkerState, message: Mapping[str, Any]) -> None:
-        kind, now_s = message["kind"], self._clock.now_s()
+        kind, now_s = message["kind"], self.clock.now_s()
         if kind == "output":
             self._on_output(worker.plan.index, message["stream"], message["text"])
         elif kind == "state":
@@ -401,7 +391,7 @@ class Attempt:
             worker.quiet_s, worker.is_stopped = message["quiet_s"], message["is_stopped"]
         elif kind == "standby":
             problem = printable(str(message["problem"]))
-            self._on_notice(f"{worker.plan.name} starts without its standby: {problem}")
+            self.on_notice(f"{worker.plan.name} starts without its standby: {problem}")
         elif kind == "started":
             worker.pid = message["pid"]
         elif kind == "ended":
@@ -414,7 +404,7 @@ class Attempt:
             worker.is_gone, worker.was_killed = True, message["was_killed"]
 
     def _is_silent(self, worker: WorkerState) -> bool:
-        return worker.heard_s is not None and self._clock.now_s() - worker.heard_s > SILENCE_S
+        return worker.heard_s is not None and self.clock.now_s() - worker.heard_s > SILENCE_S
 
 
 def _with_descendants(pids: Iterable[int]) -> list[psutil.Process]:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from tfdist.launch.workers.channel import LINE_LIMIT_BYTES, Channel
@@ -22,6 +23,7 @@ _HANDSHAKE_LIMIT_S = 10.0
 _PAUSE_S = 0.1
 
 
+@dataclass(kw_only=True, eq=False)
 class Listener:
     """Accepts connections until it is closed.
 
@@ -30,22 +32,16 @@ class Listener:
       on_stranger: Called with the IP address of each connection that is dropped.
     """
 
-    def __init__(
-        self,
-        host: str,
-        *,
-        token: str,
-        num_agents: int,
-        on_agent: Callable[[Channel], Coroutine[Any, Any, None]],
-        on_stranger: Callable[[str], None],
-    ) -> None:
-        self._socket = socket.create_server((host, 0), backlog=1024)
+    host: str
+    token: str
+    num_agents: int
+    on_agent: Callable[[Channel], Coroutine[Any, Any, None]]
+    on_stranger: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._socket = socket.create_server((self.host, 0), backlog=1024)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
-        self._token = token
-        self._most_unproved = num_agents + MOST_STRANGERS
-        self._on_agent = on_agent
-        self._on_stranger = on_stranger
         # The tasks are kept here and not by asyncio, which would print a traceback for a connection
         # that is still open at the end.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,7 +53,7 @@ class Listener:
 
     async def close(self) -> None:
         """Closes the port and all connections."""
-        self._on_stranger = lambda sender: None
+        self.on_stranger = lambda sender: None
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -71,7 +67,7 @@ class Listener:
             except OSError:
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if len(self._unproved) >= self._most_unproved:
+            if len(self._unproved) >= self.num_agents + MOST_STRANGERS:
                 oldest = next(iter(self._unproved))
                 self._unproved.pop(oldest).cancel()
             self._unproved[connection] = self._keep(self._receive(connection, address[0]))
@@ -80,18 +76,18 @@ class Listener:
     async def _receive(self, connection: socket.socket, sender: str) -> None:
         is_agent = False
         try:
-            is_agent = await asyncio.wait_for(admit(connection, self._token), _HANDSHAKE_LIMIT_S)
+            is_agent = await asyncio.wait_for(admit(connection, self.token), _HANDSHAKE_LIMIT_S)
         except (OSError, asyncio.TimeoutError):
             pass
         finally:
             self._unproved.pop(connection, None)
             if not is_agent:
                 connection.close()
-                self._on_stranger(sender)
+                self.on_stranger(sender)
         if is_agent:
             streams = await asyncio.open_connection(sock=connection, limit=LINE_LIMIT_BYTES)
             with contextlib.closing(Channel(*streams)) as channel:
-                await self._on_agent(channel)
+                await self.on_agent(channel)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
