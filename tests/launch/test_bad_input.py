@@ -29,6 +29,7 @@ FILES = {
     "no_hosts": "# empty\n",
     "twice": "a slots=2\na slots=1\n",
     "bad_slots": "a slots=2\nb slots=two\n",
+    "bad_key": "a slots=2\nb slot=2\n",
     "option": "b slots=2\n-x slots=2\n",
     "option.yaml": "host: --foo\n",
     "max_slots": "a max_slots=2\n",
@@ -150,6 +151,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --hostfile no_hosts cat", ["names no host", "Name one a line"]),
     ("run --hostfile twice cat", ['names "a" twice', "slots=2 in a file"]),
     ("run --hostfile bad_slots cat", ['line 2: got "two"', "from 1 to 99999", "slots=2"]),
+    ("run --hostfile bad_key cat", ["line 2", 'got "slot=2"', 'Did you mean "slots"?']),
     ("run --hostfile option cat", ['line 2: "-x" is not a host', "Use a name of letters"]),
     ("run --hostfile max_slots cat", ['line 1: got "max_slots=2"', "slots=N", "A whole line"]),
     # Folders and files.

@@ -146,19 +146,6 @@ def test_no_stranger_can_take_the_place_of_a_missing_agent(
     assert "before worker 0 (localhost) had started" in run.err
 
 
-def test_a_silent_or_broken_connection_delays_no_agent(waiting: Any) -> None:
-    silent = [socket.create_connection(address(waiting)) for _ in range(20)]
-    with silent[0]:
-        silent[0].sendall(b'{"kind": ')
-    for connection in silent[1:10]:  # closed with a reset
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connection.close()
-    (waiting.folder / "go").touch()
-    assert waiting.wait(20.0) == 0
-    for connection in silent[10:]:
-        connection.close()
-
-
 def test_hundreds_of_connections_cost_one_line_and_no_worker(
     launch: Launch, break_agents: Callable[[str], dict[str, str]]
 ) -> None:

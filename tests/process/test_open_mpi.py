@@ -20,19 +20,14 @@ def prefix(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_process_gets_the_folder_and_a_rank_yields_too(prefix: Path) -> None:
-    assert missing_variables({}, prefix) == {"OPAL_PREFIX": str(prefix)}
-    found = missing_variables(RANK, prefix)
-    assert found == {"OPAL_PREFIX": str(prefix), "OMPI_MCA_mpi_yield_when_idle": "1"}
-
-
-def test_what_the_user_has_set_stays(prefix: Path) -> None:
-    own = {**RANK, "OPAL_PREFIX": "/opt/mpi", "OMPI_MCA_mpi_yield_when_idle": "0"}
-    assert missing_variables(own, prefix) == {}
-
-
-def test_nothing_is_set_for_an_open_mpi_of_the_system(prefix: Path) -> None:
-    (prefix / "share" / "openmpi").rmdir()
+def test_a_process_gets_the_folder_and_a_rank_yields_too_unless_the_user_has_set_them(
+    prefix: Path,
+) -> None:
+    folder, yields = {"OPAL_PREFIX": str(prefix)}, {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    assert missing_variables({}, prefix) == folder
+    assert missing_variables(RANK, prefix) == folder | yields
+    assert missing_variables({**RANK, "OPAL_PREFIX": "/opt/mpi"}, prefix) == yields
+    (prefix / "share" / "openmpi").rmdir()  # As with an Open MPI of the system.
     assert not is_in_environment(prefix) and missing_variables(RANK, prefix) == {}
 
 

@@ -23,21 +23,17 @@ SILENT = PeerState(phase="training", waits=True, silent_s=33.0)
 ENDED = PeerState(lost="its process has ended")
 
 
-def test_states_arrive_as_they_were_sent() -> None:
+def test_states_arrive_as_they_were_sent_with_one_printable_short_line_for_each_text() -> None:
     states = {1: IN_CALL, 3: PeerState(failure="ValueError: no", farewells=2, lost="gone")}
     assert parse_states(encode_states(states)) == states
+    sent = PeerState(failure="bad \x1b[31m value\nsecond line", lost="x" * 5000)
+    got = parse_states(encode_states({1: sent}))[1]
+    assert (got.failure, got.lost) == ("bad ?[31m value", "x" * 300)
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[1]", b"{}", b'{"1": {}}', b'{"1": 3}', b"\xff"])
 def test_a_line_of_another_program_has_no_states(line: bytes) -> None:
     assert parse_states(line) == {}
-
-
-def test_a_text_of_another_process_is_one_printable_short_line() -> None:
-    sent = PeerState(failure="bad \x1b[31m value\nsecond line", lost="x" * 5000)
-    got = parse_states(encode_states({1: sent}))[1]
-    assert got.failure == "bad ?[31m value"
-    assert len(got.lost) == 300
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,10 @@ def test_hosts_on_the_command_line_replace_a_hostfile_in_the_file() -> None:
     assert options.bind == "none"
 
 
-def test_words_in_a_file_are_kept_unchanged() -> None:
+def test_words_in_a_file_are_kept_unchanged_but_null_stands_for_an_options_default() -> None:
+    assert from_file("threads: null\nnum-instances: null", "sleep").threads is None
     command = from_file("command: [sleep, yes, 010, 1.50, null, 2020-01-01]").command
     assert command == ("sleep", "yes", "010", "1.50", "null", "2020-01-01")
-
-
-def test_null_stands_for_the_default() -> None:
-    assert from_file("threads: null\nnum-instances: null", "sleep").threads is None
 
 
 def test_popruns_names_may_stand_in_a_file() -> None:
@@ -107,15 +104,11 @@ def test_a_file_is_not_replaced_unless_that_is_allowed() -> None:
     with pytest.raises(UsageError, match="is there already"):
         parsed("--export-config", "there.yaml", "sleep")
     options = parsed("--export-config", "new.yaml", "sleep")
+    assert not Path("new.yaml").exists()
     Path("new.yaml").write_text("mine")  # between the check and the writing
     with pytest.raises(UsageError, match="File exists"):
         write(options)
     assert Path("there.yaml").read_text() == Path("new.yaml").read_text() == "mine"
-
-
-def test_nothing_is_written_while_options_are_read() -> None:
-    parsed("--export-config", "new.yaml", "sleep")
-    assert not Path("new.yaml").exists()
 
 
 def test_a_secret_that_is_named_but_not_written_stays_out_of_the_file() -> None:

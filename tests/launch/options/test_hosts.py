@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import (
     is_this_machine,
     parse_host_list,
@@ -41,29 +40,21 @@ def test_a_hostfile_has_a_host_a_line_with_comments(tmp_path: Path) -> None:
     assert found == [("a", 2), ("b", 1), ("n0", 3), ("n1", 3)]
 
 
-def test_a_hostfiles_mistake_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    file.write_text("a slots=2\nb slot=2\n")
-    with pytest.raises(UsageError, match="line 2") as caught:
-        read_hostfile(str(file))
-    assert 'Did you mean "slots"?' in str(caught.value)
-
-
-def placed(text: str, num_instances: int) -> list[str]:
-    return [host.name for host in place_instances(parse_host_list(text), num_instances)]
-
-
-def test_without_slots_instances_are_dealt_out_in_turn() -> None:
-    assert placed("a,b", 5) == ["a", "b", "a", "b", "a"]
-    assert placed("a,b,c", 2) == ["a", "b"]
-
-
-def test_with_slots_one_host_after_another_is_filled() -> None:
-    assert placed("a:2,b:3", 4) == ["a", "a", "b", "b"]
-
-
-def test_many_slots_cost_nothing() -> None:
-    assert placed("n[0-9999]:99999", 2) == ["n0", "n0"]
+@pytest.mark.parametrize(
+    ("text", "num_instances", "expected"),
+    [
+        ("a,b", 5, "a b a b a"),
+        ("a,b,c", 2, "a b"),
+        ("a:2,b:3", 4, "a a b b"),  # One host after another is filled.
+        ("n[0-9999]:99999", 2, "n0 n0"),
+        ("n[0-299]r[0-9]", 3, "n0r0 n0r1 n0r2"),
+    ],
+)
+def test_instances_are_dealt_out_to_hosts_in_turn_or_fill_their_slots(
+    text: str, num_instances: int, expected: str
+) -> None:
+    placed = place_instances(parse_host_list(text), num_instances)
+    assert [host.name for host in placed] == expected.split()
 
 
 def test_only_a_single_loopback_host_is_this_machine() -> None:
@@ -71,7 +62,3 @@ def test_only_a_single_loopback_host_is_this_machine() -> None:
     assert is_this_machine(parse_host_list("127.0.0.1"))
     assert not is_this_machine(parse_host_list("gpu1"))
     assert not is_this_machine(parse_host_list("a,b"))
-
-
-def test_a_list_may_name_thousands_of_hosts() -> None:
-    assert len(parse_host_list("n[0-299]r[0-9]")) == 3000

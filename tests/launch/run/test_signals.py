@@ -155,17 +155,9 @@ def test_ctrl_c_twice_is_a_hard_stop(launch: Launch) -> None:
     assert run.is_nothing_left()
 
 
-def test_nothing_is_left_when_the_launcher_is_killed(launch: Launch) -> None:
-    run = launch(WITH_CHILDREN, "--grace", "1")
-    run.wait_until_ready(0, 1)
-    assert wait_until(lambda: len(run.living("sh", "trap")) == 6, 20.0)
-    run.process.kill()
-    assert run.is_nothing_left()
-
-
 @pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
-@pytest.mark.parametrize("victims", ["agents", "agents and launcher"])
-def test_neither_a_grandchild_nor_a_folder_is_left_when_agents_are_killed(
+@pytest.mark.parametrize("victims", ["launcher", "agents", "agents and launcher"])
+def test_neither_a_grandchild_nor_a_folder_is_left_when_agents_or_their_launcher_are_killed(
     launch: Launch, tmp_path: Path, engine: str, victims: str
 ) -> None:
     temporary = tmp_path / "temporary"
@@ -181,7 +173,8 @@ def test_neither_a_grandchild_nor_a_folder_is_left_when_agents_are_killed(
         if "mpirun" not in process.cmdline()[0]
     ]
     assert len(agents) == 2
-    for process in (*([run.process] if "launcher" in victims else []), *agents):
+    launchers = [run.process] if "launcher" in victims else []
+    for process in (*launchers, *(agents if "agents" in victims else [])):
         process.kill()
     if "launcher" not in victims:
         assert run.wait() == 124

@@ -35,15 +35,23 @@ def short_silence(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{tmp_path}:{_ROOT}"}
 
 
+def suspend(*processes: Any, before_they_go_on: Callable[[], object] = lambda: None) -> None:
+    """Stops processes for longer than the silence that is allowed."""
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    until_s = time.monotonic() + 2 * SILENCE_S
+    wait_until(lambda: time.monotonic() > until_s, 60.0)
+    before_they_go_on()
+    for process in processes:
+        process.send_signal(signal.SIGCONT)
+
+
 def test_no_worker_is_blamed_after_a_suspension_of_the_launcher(
     launch: Launch, short_silence: dict[str, str]
 ) -> None:
     run = launch(TRAINING, "--stall-timeout", "2", environ=short_silence)
     run.wait_until_ready(0, 1)
-    run.signal(signal.SIGSTOP)
-    until_s = time.monotonic() + 2 * SILENCE_S
-    wait_until(lambda: time.monotonic() > until_s, 60.0)
-    run.signal(signal.SIGCONT)
+    suspend(run.process)
     for index in range(2):  # They still train.
         (run.folder / f"ready-{index}").unlink()
     run.wait_until_ready(0, 1)
@@ -70,13 +78,6 @@ def test_a_suspension_does_not_count_as_time_to_save(
     run.wait_until_ready(0, 1)
     run.signal(signal.SIGTERM)
     run.wait_for("asked-0", "asked-1")
-    processes = run.living()
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
-    until_s = time.monotonic() + 2 * SILENCE_S
-    wait_until(lambda: time.monotonic() > until_s, 60.0)
-    (run.folder / "go").touch()
-    for process in processes:
-        process.send_signal(signal.SIGCONT)
+    suspend(*run.living(), before_they_go_on=(run.folder / "go").touch)
     assert run.wait() == 143, run.err
     assert "killed" not in run.err

@@ -14,12 +14,6 @@ def shown(lines: Sequence[Line]) -> list[tuple[str, set[int]]]:
     return [(one.text, one.workers) for one in lines]
 
 
-def test_a_line_is_shown_once_all_workers_have_printed_it() -> None:
-    lines = EqualLines([0, 1, 2])
-    assert lines.add(line(0, "a")) == lines.add(line(2, "a")) == []
-    assert shown(lines.add(line(1, "a"))) == [("a", {0, 1, 2})]
-
-
 def test_lines_that_differ_only_in_a_steps_duration_are_shown_once() -> None:
     lines = EqualLines([0, 1])
     for worker, rate, seconds in ((0, "102.524", "0.195"), (1, "117.2", "0.171")):
@@ -51,7 +45,7 @@ def test_a_line_is_shown_after_all_lines_that_wait_before_it() -> None:
     assert shown(lines.add(line(1, "c"))) == [("c", {0, 1})]
 
 
-def test_a_line_that_is_printed_twice_is_shown_twice() -> None:
+def test_a_line_is_shown_as_often_as_all_workers_have_printed_it() -> None:
     lines = EqualLines([0, 1])
     assert lines.add(line(0, "a")) == lines.add(line(0, "a")) == []
     assert shown(lines.add(line(1, "a"))) == shown(lines.add(line(1, "a"))) == [("a", {0, 1})]

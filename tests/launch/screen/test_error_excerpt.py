@@ -37,8 +37,8 @@ def test_the_exception_is_the_last_tracebacks_last_line() -> None:
     second = (*TRACEBACK[:-1], "pkg.errors.OwnError")
     assert exception_line((*TRACEBACK, *during, *second, "later: noise")) == "pkg.errors.OwnError"
     assert exception_line(TRACEBACK[1:]) == "ValueError: 17 is too many"  # its head is cut off
-    assert exception_line(("Error: no traceback",)) is None
-    assert exception_line(()) is None
+    for lines in ((), ("Error: no traceback",), ("step 1", "Killed")):
+        assert (exception_line(lines), error_text(lines), error_excerpt(lines)) == (None, "", ())
 
 
 def test_frames_of_packages_are_counted_and_those_of_the_user_are_shown() -> None:
@@ -80,8 +80,3 @@ def test_an_exception_of_a_local_class_has_its_short_name() -> None:
     lines = (*TRACEBACK[:-1], "train.main.<locals>.OwnError: no")
     assert exception_line(lines) == "train.main.<locals>.OwnError: no"
     assert error_text(lines) == "OwnError: no"
-
-
-def test_output_without_a_traceback_has_no_error() -> None:
-    assert error_excerpt(("step 1", "Killed")) == ()
-    assert error_text(("Error: no traceback",)) == ""

@@ -42,20 +42,16 @@ def addresses(plan: Plan) -> list[str]:
     return json.loads(plan.workers[0].environment["TF_CONFIG"])["cluster"]["worker"]
 
 
-def test_each_worker_gets_its_own_tf_config() -> None:
+def test_each_worker_gets_its_own_tf_config_name_and_log() -> None:
     plan = planned(num_instances=2)
     assert len(plan.workers) == 2
     for index, worker in enumerate(plan.workers):
         cluster, task = parse_tf_config(worker.environment["TF_CONFIG"])
         assert cluster.jobs == {"worker": ("127.0.0.1:20001", "127.0.0.1:20002")}
         assert (task.type, task.index) == ("worker", index)
-
-
-def test_each_worker_has_its_name_command_and_log() -> None:
-    worker = planned(num_instances=2).workers[1]
-    assert (worker.index, worker.name, worker.host) == (1, "worker 1", "localhost")
-    assert worker.command == ("python", "train.py")
-    assert worker.log_path == Path("logs/worker-1.log")
+        assert (worker.index, worker.name, worker.host) == (index, f"worker {index}", "localhost")
+        assert worker.command == ("python", "train.py")
+        assert worker.log_path == Path(f"logs/worker-{index}.log")
 
 
 def test_replicas_are_dealt_out_evenly() -> None:
