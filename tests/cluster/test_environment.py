@@ -23,13 +23,10 @@ STEP = {
 }
 
 
-def test_tf_config_wins_over_slurm() -> None:
-    assert find_cluster({"TF_CONFIG": TF_CONFIG, **STEP}) == parse_tf_config(TF_CONFIG)
-
-
-def test_a_tf_config_without_a_cluster_is_refused_not_ignored() -> None:
+def test_tf_config_wins_over_slurm_even_if_it_is_wrong() -> None:
     with pytest.raises(ClusterError, match='no "cluster"'):
-        find_cluster({"TF_CONFIG": "{}"})
+        find_cluster({"TF_CONFIG": "{}", **STEP})
+    assert find_cluster({"TF_CONFIG": TF_CONFIG, **STEP}) == parse_tf_config(TF_CONFIG)
 
 
 def test_the_tasks_of_a_slurm_step_are_the_workers() -> None:

@@ -103,17 +103,14 @@ def test_few_open_files_are_noticed_by_the_real_command(tmp_path: Path) -> None:
 
 
 def test_each_limit_is_checked() -> None:
+    check_cores(16, 2)
+    with pytest.raises(UsageError, match="more than 8 for each"):
+        check_cores(17, 2)
     check_size(1000, 0, ENOUGH)
     check_size(0, 100_000, ENOUGH)
     for limit in ("open_files", "processes", "memory_bytes"):
         with pytest.raises(UsageError, match="1000"):
             check_size(1000, 0, Limits(**{**vars(ENOUGH), limit: 1000}))
-
-
-def test_eight_workers_for_each_core_may_be_started() -> None:
-    check_cores(16, 2)
-    with pytest.raises(UsageError, match="more than 8 for each"):
-        check_cores(17, 2)
 
 
 def test_words_are_measured_in_bytes() -> None:

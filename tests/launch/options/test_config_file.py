@@ -78,9 +78,7 @@ def test_the_command_line_wins() -> None:
     options = from_file(text, *words.split())
     assert (options.num_instances, options.show, options.evaluator) == (3, (2,), False)
     assert (options.stall_timeout_s, options.command) == (None, ("sleep", "1"))
-
-
-def test_hosts_on_the_command_line_replace_a_hostfile_in_the_file() -> None:
+    # Also where it has another name for the same.
     options = from_file("hostfile: nowhere\nnuma-aware: yes", "-H", "a", "--bind", "none", "sleep")
     assert [host.name for host in options.hosts] == ["a"]
     assert options.bind == "none"

@@ -187,14 +187,24 @@ def test_an_agent_reports_its_workers_progress_and_end(launcher: Launcher) -> No
     launcher.say("bye")
 
 
+SHARE = {"num_workers": 1, "index": 0, "bind": "cores", "threads": 3, "num_devices": 1}
+CORES = sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("facts", "threads", "cores"),
+    [
+        ({"cores": CORES[:1], "environment": {"OMP_NUM_THREADS": "9"}}, 9, CORES[:1]),
+        ({"share": SHARE}, 3, CORES),  # The agent finds its share of this machine.
+    ],
+)
 def test_an_agent_starts_its_worker_in_the_launchers_folder_and_on_its_cores(
-    launcher: Launcher, tmp_path: Path
+    launcher: Launcher, tmp_path: Path, facts: dict[str, Any], threads: int, cores: list[int]
 ) -> None:
-    core = min(os.sched_getaffinity(0))
-    code = "import os; print(os.getcwd(), os.sched_getaffinity(0))"
-    launcher.start(sys.executable, "-c", code, cwd=str(tmp_path), cores=[core])
+    names = "os.getcwd(), os.environ['OMP_NUM_THREADS'], sorted(os.sched_getaffinity(0))"
+    launcher.start(sys.executable, "-c", f"import os; print({names})", cwd=str(tmp_path), **facts)
     launcher.hear("gone")
-    assert launcher.output() == f"{tmp_path} {{{core}}}\n"
+    assert launcher.output() == f"{tmp_path} {threads} {cores}\n"
 
 
 def test_an_agent_names_a_missing_folder(launcher: Launcher, tmp_path: Path) -> None:
@@ -202,14 +212,6 @@ def test_an_agent_names_a_missing_folder(launcher: Launcher, tmp_path: Path) -> 
     assert launcher.hear("ended")["code"] == 127
     said = launcher.output("err")
     assert said == f"cannot start pwd: No such file or directory: {tmp_path}/elsewhere\n"
-
-
-def test_an_agent_computes_its_workers_share_of_its_machine(launcher: Launcher) -> None:
-    share = {"num_workers": 1, "index": 0, "bind": "cores", "threads": 3, "num_devices": 1}
-    code = "import os; print(os.environ['OMP_NUM_THREADS'], len(os.sched_getaffinity(0)))"
-    launcher.start(sys.executable, "-c", code, share=share)
-    launcher.hear("gone")
-    assert launcher.output() == f"3 {len(os.sched_getaffinity(0))}\n"
 
 
 TRAPS = "trap 'echo {0}' {0}; echo ready; while :; do sleep 0.05; done"

@@ -71,9 +71,12 @@ def test_agents_on_this_machine_are_started_each_by_itself(started: Started) -> 
     assert all(starter.environment == {} for starter in found)
 
 
-def test_horovod_agents_are_ranks_of_one_mpirun(started: Started) -> None:
-    (starter,) = started(3, engine="horovod")
-    assert (starter.name, starter.workers) == ("mpirun", (0, 1, 2))
+def test_horovod_agents_are_ranks_of_one_mpirun_and_the_evaluator_is_started_here(
+    started: Started,
+) -> None:
+    starter, evaluator = started(3, engine="horovod", evaluator=True)
+    assert (starter.name, starter.workers, evaluator.workers) == ("mpirun", (0, 1, 2), (3,))
+    assert evaluator.command[0] == sys.executable
     found = contexts(starter)
     assert found[0][0] == MPIRUN
     assert [words[-1] for words in found] == ["0", "1", "2"]
@@ -88,13 +91,6 @@ def test_workers_on_other_hosts_are_started_by_mpirun_whatever_connects_them(
     for engine in ("grpc", "horovod"):
         (starter,) = started(3, engine=engine, hosts=hosts)
         assert [follows(words, "-H") for words in contexts(starter)] == [["a"], ["b"], ["a"]]
-
-
-def test_the_evaluator_is_started_here(started: Started) -> None:
-    mpirun, evaluator = started(2, engine="horovod", evaluator=True)
-    assert mpirun.workers == (0, 1)
-    assert evaluator.workers == (2,)
-    assert evaluator.command[0] == sys.executable
 
 
 def test_mpirun_uses_the_users_network_and_kills_later_than_the_agents(started: Started) -> None:

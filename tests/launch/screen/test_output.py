@@ -119,11 +119,11 @@ def test_more_than_8_workers_have_different_colours() -> None:
         assert not {f"color({number})" for number in (0, 1, 7, 8, 9, 15)} & set(styles)
 
 
-def test_a_progress_bar_becomes_one_line() -> None:
+def test_a_progress_bar_becomes_one_line_and_windows_line_ends_are_none() -> None:
     bar = "".join(f"\r{percent:3}%|{'#' * percent}" for percent in range(0, 101, 10))
-    lines, pending = split_lines(PendingLine(), f"{bar}\nnext\n", 0.0)
-    assert lines == [f"100%|{'#' * 100}", "next"]
-    assert pending.text == ""
+    lines, pending = split_lines(PendingLine(), f"{bar}\none\r", 0.0)
+    assert lines == [f"100%|{'#' * 100}"]
+    assert split_lines(pending, "\ntwo\r\n", 0.0)[0] == ["one", "two"]
 
 
 def test_a_long_lasting_progress_bar_is_shown_every_10_seconds() -> None:
@@ -135,12 +135,6 @@ def test_a_long_lasting_progress_bar_is_shown_every_10_seconds() -> None:
     assert shown + lines == ["10 of 25", "20 of 25", "25 of 25"]
 
 
-def test_windows_line_ends_are_line_ends() -> None:
-    lines, pending = split_lines(PendingLine(), "one\r", 0.0)
-    assert lines == []
-    assert split_lines(pending, "\ntwo\r\n", 0.0)[0] == ["one", "two"]
-
-
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
     pending = PendingLine()
     for _ in range(100):
@@ -148,14 +142,11 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
     assert len(pending.text) < 100_000
 
 
-def test_long_lines_are_cut_with_a_notice() -> None:
+def test_long_lines_are_cut_and_those_that_only_move_the_cursor_are_left_out() -> None:
     line = shown_line("x" * 5_000, keep_colors=True)
     assert line == "x" * 1_000 + " … (cut here; the log has all)"
     colored = "\x1b[31m" + "x" * 1_000 + "\x1b[0m"
     assert shown_line(colored, keep_colors=True) == colored
-
-
-def test_lines_that_only_move_the_cursor_are_left_out_and_empty_ones_are_not() -> None:
     assert shown_line("\x1b[A", keep_colors=True) is None
     assert shown_line("", keep_colors=True) == ""
 

@@ -138,15 +138,12 @@ def test_the_evaluators_steps_are_its_own() -> None:
     )
 
 
-def test_slow_steps_are_not_late() -> None:
+def test_slow_steps_and_long_saves_are_not_late() -> None:
     recent = RecentProgress()
     for number in range(5):
         recent = recent.after(number * 30.0, {0: worker(0, number)})
     assert "training" in text(recent, 180.0, {0: worker(0, 4)})
     assert "no step for 95 s" in text(recent, 215.0, {0: worker(0, 4)})
-
-
-def test_saving_for_long_is_not_late() -> None:
     workers = {0: worker(0, 412, phase="saving")}
     recent = run_to(412, 1).after(41.3, workers)
     assert text(recent, 99.0, workers).endswith("[0 saving 412]")
@@ -177,13 +174,12 @@ def test_a_program_without_reports_gets_no_plain_lines_and_the_mode_none_has_non
     assert err.getvalue() == ""
 
 
-def test_without_a_known_end_there_is_no_percentage() -> None:
+def test_without_a_known_end_there_is_no_percentage_and_without_examples_steps_are_counted() -> (
+    None
+):
     recent = RecentProgress().after(0.0, {0: worker(0, 1)}).after(0.1, {0: worker(0, 2)})
     line = text(recent, 1.1, {0: worker(0, 4, total_steps=-1)})
     assert line == "step 4  loss 0.03120  64 samples/s  [0 training 4]"
-
-
-def test_without_a_count_of_examples_steps_are_counted() -> None:
     recent = RecentProgress()
     for number in range(2):
         recent = recent.after(number / 2, {0: worker(0, number, examples=0.0)})
@@ -235,13 +231,16 @@ def test_two_readings_at_the_same_time_count_once() -> None:
     assert "samples/s" not in text(recent, 2.0, {0: worker(0, 3)})
 
 
-def test_the_time_left_is_given_in_minutes_hours_or_days() -> None:
+def test_the_time_left_is_given_in_minutes_hours_or_days_unless_the_run_stops() -> None:
     ends = {0.1: "ETA 0:59", 10.0: "ETA 1:38:00", 1_000.0: "ETA 6 d 19 h"}
     for seconds_a_step, expected in ends.items():
         recent = RecentProgress()
         for number in range(400, 413):
             recent = recent.after(number * seconds_a_step, {0: worker(0, number)})
         assert expected in text(recent, 412 * seconds_a_step, {0: worker(0, 412)})
+    for phase in ("stopping", "leaving"):
+        line = text(run_to(412, 1), 41.2, {0: worker(0, 412, phase=phase)})
+        assert "320 samples/s" in line and "ETA" not in line
 
 
 def test_the_loss_has_four_digits() -> None:
@@ -285,12 +284,6 @@ def test_a_plain_line_is_not_broken_into_two() -> None:
         line.close(1.0)
     (written,) = err.getvalue().splitlines()
     assert len(written) > 150
-
-
-def test_a_run_that_is_asked_to_stop_has_no_eta() -> None:
-    for phase in ("stopping", "leaving"):
-        line = text(run_to(412, 1), 41.2, {0: worker(0, 412, phase=phase)})
-        assert "320 samples/s" in line and "ETA" not in line
 
 
 class Tty(io.StringIO):
