@@ -30,21 +30,13 @@ from tfdist.cluster.instances import Instance, find_launched_replicas
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The sizes of a step, and this worker's place in it.
+    """The sizes of a step, and this worker's place in it."""
 
-    Attributes:
-      micro_batch: Samples of one forward pass.
-      accumulation: Micro-batches of each replica in a step.
-      replicas: Replicas of each worker.
-      workers: Workers of the run.
-      worker: The index of this worker, from 0; the evaluator comes after the workers.
-    """
-
-    micro_batch: int
-    accumulation: int = 1
+    micro_batch: int  # Samples of one forward pass.
+    accumulation: int = 1  # Micro-batches of each replica in a step.
     replicas: int = 1
     workers: int = 1
-    worker: int = 0
+    worker: int = 0  # The index of this worker, from 0; the evaluator comes after the workers.
 
     @property
     def total_replicas(self) -> int:

@@ -36,14 +36,10 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordFiles:
-    """The records of several files, numbered from 0 over all of them.
-
-    Attributes:
-      paths: The files.
-      offsets: For each file, where its records begin, in bytes: int64 [records].
-    """
+    """The records of several files, numbered from 0 over all of them."""
 
     paths: tuple[Path, ...]
+    # For each file, where its records begin, in bytes: int64 [records].
     offsets: tuple[np.ndarray, ...]
 
     def __len__(self) -> int:

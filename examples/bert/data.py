@@ -30,17 +30,11 @@ _WEIGHTS, _LABELS = "masked_lm_weights", "next_sentence_labels"
 
 @dataclass(frozen=True, kw_only=True)
 class SampleShape:
-    """The sizes that a model expects of a sample.
+    """The sizes that a model expects of a sample."""
 
-    Attributes:
-      sequence_length: Pieces of a sample, with [PAD].
-      mask_tokens: Places for words to predict.
-      vocab_size: WordPieces of the vocabulary.
-    """
-
-    sequence_length: int
-    mask_tokens: int
-    vocab_size: int
+    sequence_length: int  # Pieces of a sample, with [PAD].
+    mask_tokens: int  # Places for words to predict.
+    vocab_size: int  # WordPieces of the vocabulary.
 
     def sizes(self) -> dict[str, int]:
         """Returns the number of values of each feature in a record."""
@@ -105,21 +99,13 @@ def _other_size(name: str, found: int, size: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Samples that have been found and checked.
+    """Samples that have been found and checked."""
 
-    Attributes:
-      name: "generated", "sample" or "pretraining".
-      shape: The sizes of a sample.
-      seed: Decides the order of the samples; with "generated", the sample.
-      files: The records; None with "generated".
-      vocab_file: The vocabulary of the records, if it is known.
-    """
-
-    name: Name
-    shape: SampleShape
-    seed: int
-    files: records.RecordFiles | None = None
-    vocab_file: Path | None = None
+    name: Name  # "generated", "sample" or "pretraining".
+    shape: SampleShape  # The sizes of a sample.
+    seed: int  # Decides the order of the samples; with "generated", the sample.
+    files: records.RecordFiles | None = None  # The records; None with "generated".
+    vocab_file: Path | None = None  # The vocabulary of the records, if it is known.
 
     @property
     def num_samples(self) -> int:

@@ -23,17 +23,12 @@ NUM_GUESSES = 3  # shown for each masked word
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedTexts:
-    """Texts with masked words.
-
-    Attributes:
-      texts: The texts.
-      vocabulary: The pieces of the model.
-      features: int32 `input_ids`, `input_mask`, `segment_ids` [texts, sequence] and
-        `masked_lm_positions` [texts, masks]: 0, the place of [CLS], behind the last masked word.
-    """
+    """Texts with masked words."""
 
     texts: tuple[str, ...]
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary  # The pieces of the model.
+    # int32 `input_ids`, `input_mask`, `segment_ids` [texts, sequence] and `masked_lm_positions`
+    # [texts, masks]: 0, the place of [CLS], behind the last masked word.
     features: dict[str, np.ndarray]
 
     def batches(self) -> "tf.data.Dataset":

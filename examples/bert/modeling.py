@@ -29,15 +29,10 @@ State = dict[str, tf.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Bert:
-    """The functions of a model.
+    """The functions of a model."""
 
-    Attributes:
-      settings: The sizes.
-      is_training: Whether there is dropout, and gradients will be computed.
-    """
-
-    settings: Settings
-    is_training: bool
+    settings: Settings  # The sizes.
+    is_training: bool  # Whether there is dropout, and gradients will be computed.
 
     def embedding(self, features: State) -> State:
         """Adds `hidden` to the features: the sum of three embeddings, normalised."""

@@ -25,19 +25,13 @@ CALL_S = 2e-3  # Measured: building a graph takes so long for each call of a sta
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The sizes of a training.
-
-    Attributes:
-      settings: The settings.
-      layout: Micro-batches, replicas and workers of a step, and this worker's place among them.
-      workers_of_machine: The workers that share this machine.
-      is_overridden: Whether the launcher's number of replicas replaces `replication_factor`.
-    """
+    """The sizes of a training."""
 
     settings: Settings
+    # Micro-batches, replicas and workers of a step, and this worker's place among them.
     layout: Layout
-    workers_of_machine: int
-    is_overridden: bool
+    workers_of_machine: int  # The workers that share this machine.
+    is_overridden: bool  # Whether the launcher's number of replicas replaces `replication_factor`.
 
     @property
     def samples_per_step(self) -> int:

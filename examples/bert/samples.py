@@ -23,23 +23,14 @@ Document = Sequence[Sentence]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The sizes and rates of samples.
+    """The sizes and rates of samples."""
 
-    Attributes:
-      sequence_length: Pieces of a sample with [CLS], two [SEP] and [PAD].
-      mask_tokens: The most words to predict in a sample.
-      masked_lm_prob: The share of the pieces to predict.
-      dupe_factor: How often the text is used, each time with other pairs and masks.
-      short_seq_prob: The share of samples that are shorter than they could be.
-      whole_words: Whether all pieces of a word are predicted together.
-    """
-
-    sequence_length: int
-    mask_tokens: int
-    masked_lm_prob: float = 0.15
-    dupe_factor: int = 10
-    short_seq_prob: float = 0.1
-    whole_words: bool = False
+    sequence_length: int  # Pieces of a sample with [CLS], two [SEP] and [PAD].
+    mask_tokens: int  # The most words to predict in a sample.
+    masked_lm_prob: float = 0.15  # The share of the pieces to predict.
+    dupe_factor: int = 10  # How often the text is used, each time with other pairs and masks.
+    short_seq_prob: float = 0.1  # The share of samples that are shorter than they could be.
+    whole_words: bool = False  # Whether all pieces of a word are predicted together.
 
     def __post_init__(self) -> None:
         if self.sequence_length < 5:

@@ -25,21 +25,13 @@ SIZES = (*_CIFAR_BLOCKS, *_IMAGENET_BLOCKS)
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
-    """A convolution without bias, and the norm behind it.
-
-    Attributes:
-      name: Its name in the segment.
-      kernel: Height and width of the kernel.
-      channels: Channels of the input.
-      filters: Channels of the output.
-      stride: Of height and width.
-    """
+    """A convolution without bias, and the norm behind it."""
 
     name: str
-    kernel: int
-    channels: int
-    filters: int
-    stride: int = 1
+    kernel: int  # Height and width of the kernel.
+    channels: int  # Channels of the input.
+    filters: int  # Channels of the output.
+    stride: int = 1  # Of height and width.
 
     @property
     def num_parameters(self) -> int:
@@ -49,26 +41,18 @@ class Convolution:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A part of the network that stays on one device.
+    """A part of the network that stays on one device."""
 
-    Attributes:
-      name: The point behind it, where a pipeline can be cut.
-      kind: "stem", "block" or "head".
-      convolutions: Those on the way from input to output; none in the head.
-      shortcut: The convolution beside them, where the ImageNet form changes the shape. The CIFAR
-        form leaves pixels out and adds channels of zeros.
-      pools: Whether a maximum over 3x3, stride 2, follows.
-      channels: Channels of the input of the head.
-      classes: Outputs of the head.
-    """
-
-    name: str
+    name: str  # The point behind it, where a pipeline can be cut.
     kind: Literal["stem", "block", "head"]
+    # Those on the way from input to output; none in the head.
     convolutions: Sequence[Convolution] = ()
+    # The convolution beside them, where the ImageNet form changes the shape. The CIFAR form leaves
+    # pixels out and adds channels of zeros.
     shortcut: Convolution | None = None
-    pools: bool = False
-    channels: int = 0
-    classes: int = 0
+    pools: bool = False  # Whether a maximum over 3x3, stride 2, follows.
+    channels: int = 0  # Channels of the input of the head.
+    classes: int = 0  # Outputs of the head.
 
     @property
     def num_parameters(self) -> int:

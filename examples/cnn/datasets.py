@@ -31,25 +31,15 @@ NUM_GENERATED = 128  # Images of generated data.
 
 @dataclass(frozen=True)
 class Facts:
-    """The sizes of a data set as published.
-
-    Attributes:
-      num_training: Number of images to train with.
-      num_validation: Number of images to validate with.
-      num_classes: Number of classes.
-      image_shape: (height, width, channels).
-      can_flip: Whether a mirrored image is as good as the image itself.
-      mean: Mean of each channel of the training images, as bytes from 0 to 255.
-      std: Standard deviation of each channel, likewise.
-    """
+    """The sizes of a data set as published."""
 
     num_training: int
     num_validation: int
     num_classes: int
-    image_shape: tuple[int, int, int]
-    can_flip: bool
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    image_shape: tuple[int, int, int]  # (height, width, channels).
+    can_flip: bool  # Whether a mirrored image is as good as the image itself.
+    mean: tuple[float, ...]  # Mean of each channel of the training images, as bytes from 0 to 255.
+    std: tuple[float, ...]  # Standard deviation of each channel, likewise.
 
 
 _COLOUR = (32, 32, 3)
@@ -156,21 +146,13 @@ def _generate(facts: Facts) -> Pixels:
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """The images of one part of a data set.
+    """The images of one part of a data set."""
 
-    Attributes:
-      facts: The sizes of the data set.
-      num_images: Number of images in an epoch.
-      source: The images in memory, or ImageNet's photographs.
-      seed: Seed of the order, crops and flips.
-      shuffles: Whether each epoch has an order of its own, or that of the data set.
-    """
-
-    facts: Facts
-    num_images: int
-    source: Pixels | Photographs
-    seed: int
-    shuffles: bool
+    facts: Facts  # The sizes of the data set.
+    num_images: int  # Number of images in an epoch.
+    source: Pixels | Photographs  # The images in memory, or ImageNet's photographs.
+    seed: int  # Seed of the order, crops and flips.
+    shuffles: bool  # Whether each epoch has an order of its own, or that of the data set.
 
     def normalise(self, images: tf.Tensor) -> tf.Tensor:
         """Returns float32 images of mean 0 and deviation 1 from bytes, on the present device."""

@@ -18,29 +18,18 @@ from tfdist.cluster.instances import Instance
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Sizes of a run.
+    """Sizes of a run."""
 
-    Attributes:
-      facts: The sizes of the data.
-      layout: Micro-batches, replicas and workers of a step, and this worker's place among them.
-      num_steps: Weight updates.
-      steps_per_epoch: Weight updates in which as many images are read as there are.
-      log_interval_steps: Steps between two log lines.
-      checkpoint_interval_steps: Steps between two checkpoints.
-      stages: The segments of the model on each device of a replica.
-      learning_rate: The highest learning rate.
-      warmup_steps: Steps in which it rises.
-    """
-
-    facts: Facts
+    facts: Facts  # The sizes of the data.
+    # Micro-batches, replicas and workers of a step, and this worker's place among them.
     layout: Layout
-    num_steps: int
-    steps_per_epoch: float
-    log_interval_steps: int
-    checkpoint_interval_steps: int
-    stages: Sequence[Sequence[Segment]]
-    learning_rate: float
-    warmup_steps: int
+    num_steps: int  # Weight updates.
+    steps_per_epoch: float  # Weight updates in which as many images are read as there are.
+    log_interval_steps: int  # Steps between two log lines.
+    checkpoint_interval_steps: int  # Steps between two checkpoints.
+    stages: Sequence[Sequence[Segment]]  # The segments of the model on each device of a replica.
+    learning_rate: float  # The highest learning rate.
+    warmup_steps: int  # Steps in which it rises.
 
     @property
     def is_evaluator(self) -> bool:

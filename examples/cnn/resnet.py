@@ -26,27 +26,16 @@ EPSILON = 1e-3  # Added to variances; that of tf.compat.v1.layers.
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Settings of a network.
+    """Settings of a network."""
 
-    Attributes:
-      segments: Its parts in order.
-      is_training: Whether batch norms use the statistics of the batch.
-      num_groups: Groups of channels of the group norms; None has batch norms.
-      span: Replicas that share batch statistics; None is all of them.
-      decay: Decay of the batch norms' moving averages.
-      recomputes: Whether the backward pass computes each segment again.
-      seed: Seed of the first weights.
-      dtype: The dtype of activations. Norms and logits are in float32.
-    """
-
-    segments: Sequence[Segment]
-    is_training: bool
-    num_groups: int | None
-    span: int | None
-    decay: float
-    recomputes: bool
-    seed: int
-    dtype: tf.DType
+    segments: Sequence[Segment]  # Its parts in order.
+    is_training: bool  # Whether batch norms use the statistics of the batch.
+    num_groups: int | None  # Groups of channels of the group norms; None has batch norms.
+    span: int | None  # Replicas that share batch statistics; None is all of them.
+    decay: float  # Decay of the batch norms' moving averages.
+    recomputes: bool  # Whether the backward pass computes each segment again.
+    seed: int  # Seed of the first weights.
+    dtype: tf.DType  # The dtype of activations. Norms and logits are in float32.
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
         """Returns the logits [batch, classes] of images [batch, height, width, channels]."""

@@ -17,19 +17,14 @@ NUM_WORKERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A contender to start.
+    """A contender to start."""
 
-    Attributes:
-      name: For tables.
-      commands: One for each worker; one for all of them if it starts them itself (mpirun).
-      environ: Variables for each of the commands, beside this process's own.
-      num_workers: How many processes will take turns.
-    """
-
-    name: str
+    name: str  # For tables.
+    # One for each worker; one for all of them if it starts them itself (mpirun).
     commands: Sequence[Sequence[str]]
+    # Variables for each of the commands, beside this process's own.
     environ: Sequence[Mapping[str, str]] = ({},)
-    num_workers: int = 2
+    num_workers: int = 2  # How many processes will take turns.
 
 
 def free_ports(count: int) -> list[int]:

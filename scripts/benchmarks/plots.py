@@ -25,19 +25,12 @@ Groups = Mapping[str, Mapping[str, Row]]
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A part's picture: bars of the step over its bound.
+    """A part's picture: bars of the step over its bound."""
 
-    Attributes:
-      text: What it shows, for those who can't see it.
-      bound: The bound, for the axis.
-      left_out: Contenders whose names begin so are in the record alone.
-      by_contender: Whether a panel is a contender, with a bar for each group; else a panel is a
-        group.
-    """
-
-    text: str
-    bound: str = "the ideal"
-    left_out: tuple[str, ...] = ()
+    text: str  # What it shows, for those who can't see it.
+    bound: str = "the ideal"  # The bound, for the axis.
+    left_out: tuple[str, ...] = ()  # Contenders whose names begin so are in the record alone.
+    # Whether a panel is a contender, with a bar for each group; else a panel is a group.
     by_contender: bool = False
 
 

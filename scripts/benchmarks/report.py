@@ -16,23 +16,14 @@ COMMAND = "python scripts/benchmarks/run.py"
 
 @dataclass(frozen=True, kw_only=True)
 class KeyFigure:
-    """A figure that is held against a target.
+    """A figure that is held against a target."""
 
-    Attributes:
-      part: The part that measures it.
-      ratio: The name of the ratio.
-      meaning: What it means to a user.
-      target: The worst value that will do.
-      at_most: Whether the target is the largest allowed value, else the smallest.
-      why: Why it is missed, where it is; a sentence.
-    """
-
-    part: str
+    part: str  # The part that measures it.
     ratio: str
-    meaning: str
-    target: float
-    at_most: bool = True
-    why: str = ""
+    meaning: str  # What it means to a user.
+    target: float  # The worst value that will do.
+    at_most: bool = True  # Whether the target is the largest allowed value, else the smallest.
+    why: str = ""  # Why it is missed, where it is; a sentence.
 
     def is_reached(self, value: float) -> bool:
         """Returns whether a value is as good as the target."""

@@ -51,56 +51,34 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One contender.
+    """One contender."""
 
-    Attributes:
-      ms: Its step in milliseconds.
-      over: Its step over the bound of the same round.
-      peak_mb: The most memory that a worker had; None where that is not told.
-    """
-
-    ms: Spread
-    over: Spread
-    peak_mb: int | None = None
+    ms: Spread  # Its step in milliseconds.
+    over: Spread  # Its step over the bound of the same round.
+    peak_mb: int | None = None  # The most memory that a worker had; None where that is not told.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The results of one part of the benchmark.
+    """The results of one part of the benchmark."""
 
-    Attributes:
-      title: Its heading.
-      about: Two to five sentences: what was measured and how, and what the bound is.
-      groups: The contenders of each model, by its title.
-      ratios: By name, such as "CNN, gRPC: step over ideal".
-      missing: Peers that were left out, each with the reason and the fix.
-    """
-
-    title: str
-    about: str
-    groups: Mapping[str, Mapping[str, Row]]
-    ratios: Mapping[str, Spread]
-    missing: tuple[str, ...] = ()
+    title: str  # Its heading.
+    about: str  # Two to five sentences: what was measured and how, and what the bound is.
+    groups: Mapping[str, Mapping[str, Row]]  # The contenders of each model, by its title.
+    ratios: Mapping[str, Spread]  # By name, such as "CNN, gRPC: step over ideal".
+    missing: tuple[str, ...] = ()  # Peers that were left out, each with the reason and the fix.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A part, and how it was measured.
+    """A part, and how it was measured."""
 
-    Attributes:
-      part: What was found.
-      date: Of the end, "2026-01-31 12:00 UTC".
-      rounds: How many turns of each contender counted.
-      machine: What `machine.describe` said.
-      cores_taken: How many cores other processes took meanwhile.
-      earlier: Of groups that were measured before the others: how, by their titles.
-    """
-
-    part: Part
-    date: str
-    rounds: int
-    machine: dict[str, str]
-    cores_taken: float
+    part: Part  # What was found.
+    date: str  # Of the end, "2026-01-31 12:00 UTC".
+    rounds: int  # How many turns of each contender counted.
+    machine: dict[str, str]  # What `machine.describe` said.
+    cores_taken: float  # How many cores other processes took meanwhile.
+    # Of groups that were measured before the others: how, by their titles.
     earlier: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -18,34 +18,24 @@ def _accept_all(run: Running) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
-    """The contenders of a table.
+    """The contenders of a table."""
 
-    Attributes:
-      label: For lines of progress, and for those who are left out.
-      contenders: Those to start, in the order of their turns. Each is started before the next one
-        is asked for, since its ports may be taken later.
-      steps: Of a turn.
-      needed: The contender without which nothing can be said of the others.
-      check: Raises a ContenderError if a contender that has started is not comparable.
-    """
-
-    label: str
+    label: str  # For lines of progress, and for those who are left out.
+    # Those to start, in the order of their turns. Each is started before the next one is asked for,
+    # since its ports may be taken later.
     contenders: Iterable[Contender]
-    steps: int
-    needed: str
+    steps: int  # Of a turn.
+    needed: str  # The contender without which nothing can be said of the others.
+    # Raises a ContenderError if a contender that has started is not comparable.
     check: Callable[[Running], None] = _accept_all
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The turns of those who took part to the end, by name.
+    """The turns of those who took part to the end, by name."""
 
-    Attributes:
-      turns: One a round.
-      missing: Those who were left out, each with the reason.
-    """
-
-    turns: dict[str, list[Turn]] = field(default_factory=dict)
+    turns: dict[str, list[Turn]] = field(default_factory=dict)  # One a round.
+    # Those who were left out, each with the reason.
     missing: list[str] = field(default_factory=list)
 
 

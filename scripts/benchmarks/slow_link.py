@@ -71,23 +71,14 @@ def shape(network: VirtualNetwork, rate_bits: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The times of one engine and model over a link of one rate, in seconds, one a round.
+    """The times of one engine and model over a link of one rate, in seconds, one a round."""
 
-    Attributes:
-      model: A key of GRADIENT_BYTES.
-      engine: A key of ENGINES.
-      rate_bits: A second.
-      step: A step of tfdist's.
-      computation: The same step in both workers at once, without reduction.
-      communication: The bare reduction of the same bytes over the same link.
-    """
-
-    model: str
-    engine: str
-    rate_bits: float
-    step: Sequence[float]
-    computation: Sequence[float]
-    communication: Sequence[float]
+    model: str  # A key of GRADIENT_BYTES.
+    engine: str  # A key of ENGINES.
+    rate_bits: float  # A second.
+    step: Sequence[float]  # A step of tfdist's.
+    computation: Sequence[float]  # The same step in both workers at once, without reduction.
+    communication: Sequence[float]  # The bare reduction of the same bytes over the same link.
 
     @property
     def name(self) -> str:

@@ -32,17 +32,12 @@ class ContenderError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """The times of one turn.
+    """The times of one turn."""
 
-    Attributes:
-      seconds: A step's, of the slowest worker.
-      peak_bytes: The most memory that a worker has had.
-      step_bytes: The most memory in the turn beyond that between two turns, of all workers; 0 where
-        it was not watched.
-    """
-
-    seconds: float
-    peak_bytes: int
+    seconds: float  # A step's, of the slowest worker.
+    peak_bytes: int  # The most memory that a worker has had.
+    # The most memory in the turn beyond that between two turns, of all workers; 0 where it was not
+    # watched.
     step_bytes: int = 0
 
 

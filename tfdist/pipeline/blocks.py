@@ -130,16 +130,12 @@ def _beginning(method: Callable[..., Any], name: str, device: int | None) -> Cal
 
 @dataclass
 class BlockRecord:
-    """A record of the blocks that a forward pass enters while it is traced into a graph.
+    """A record of the blocks that a forward pass enters while it is traced into a graph."""
 
-    Attributes:
-      graph: The graph that is being built.
-      found: The blocks in the order in which they were first entered.
-      refusal: The error with which tfdist ended the trace; None if there is none.
-    """
-
-    graph: tf.Graph
+    graph: tf.Graph  # The graph that is being built.
+    # The blocks in the order in which they were first entered.
     found: list[FoundBlock] = field(default_factory=list)
+    # The error with which tfdist ended the trace; None if there is none.
     refusal: Exception | None = None
     _marks: list[tuple[int, str | None]] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)

@@ -24,17 +24,11 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 @dataclass(frozen=True, order=True)
 class Box:
-    """One stage's forward or backward of one micro-batch.
+    """One stage's forward or backward of one micro-batch."""
 
-    Attributes:
-      stage: From 0, in the order of the forward pass.
-      micro_batch: From 0, within one weight update.
-      backward: False for the forward pass.
-    """
-
-    stage: int
-    micro_batch: int
-    backward: bool
+    stage: int  # From 0, in the order of the forward pass.
+    micro_batch: int  # From 0, within one weight update.
+    backward: bool  # False for the forward pass.
 
     @property
     def label(self) -> str:

@@ -18,28 +18,19 @@ from tfdist.pipeline.stages import AutoStage, ExecutionStrategy, Stage, quoted
 
 @dataclass(frozen=True)
 class FoundBlock:
-    """A block that the forward pass has entered.
-
-    Attributes:
-      name: The block's name.
-      device: The device that the block names, or None.
-    """
+    """A block that the forward pass has entered."""
 
     name: str
-    device: int | None = None
+    device: int | None = None  # The device that the block names, or None.
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage: consecutive blocks of the forward pass on one device.
+    """A stage: consecutive blocks of the forward pass on one device."""
 
-    Attributes:
-      blocks: Names of the blocks, in the order in which the forward pass enters them.
-      device: Index of the stage's device among those of one replica.
-    """
-
+    # Names of the blocks, in the order in which the forward pass enters them.
     blocks: tuple[str, ...]
-    device: int
+    device: int  # Index of the stage's device among those of one replica.
 
     @property
     def name(self) -> str:

@@ -21,17 +21,11 @@ _BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """The precision of a model.
+    """The precision of a model."""
 
-    Attributes:
-      name: Its name, which is also that of the policy of tf_keras.
-      compute: The dtype of the forward and the backward pass.
-      weights: The dtype of the trainable weights.
-    """
-
-    name: str
-    compute: tf.DType
-    weights: tf.DType
+    name: str  # Its name, which is also that of the policy of tf_keras.
+    compute: tf.DType  # The dtype of the forward and the backward pass.
+    weights: tf.DType  # The dtype of the trainable weights.
 
     @property
     def is_float32(self) -> bool:

@@ -25,15 +25,10 @@ PACK_BYTES = 4 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients:
-    """The tensors that a step reduces.
+    """The tensors that a step reduces."""
 
-    Attributes:
-      sizes: Elements (float32) of each dense gradient, the last layer's first.
-      slices: (rows, columns) of each gradient that comes in slices.
-    """
-
-    sizes: tuple[int, ...]
-    slices: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]  # Elements (float32) of each dense gradient, the last layer's first.
+    slices: tuple[tuple[int, int], ...]  # (rows, columns) of each gradient that comes in slices.
 
 
 def gradients_of(name: str) -> Gradients:

@@ -93,19 +93,12 @@ def make_dataset(name: str, worker_index: int) -> tf.data.Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A model in a graph.
+    """A model in a graph."""
 
-    Attributes:
-      loss: Scalar.
-      variables: Those to train.
-      optimizer: Of v1.
-      updates: Further ops that every step runs.
-    """
-
-    loss: tf.Tensor
-    variables: list[tf.Variable]
-    optimizer: Any
-    updates: list[tf.Operation]
+    loss: tf.Tensor  # Scalar.
+    variables: list[tf.Variable]  # Those to train.
+    optimizer: Any  # Of v1.
+    updates: list[tf.Operation]  # Further ops that every step runs.
 
 
 def build(name: str, features: tf.Tensor, labels: tf.Tensor) -> Built:

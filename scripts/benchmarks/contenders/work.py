@@ -13,25 +13,15 @@ NUM_CLASSES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A model to train.
+    """A model to train."""
 
-    Attributes:
-      title: For tables.
-      optimizer: "adam", "momentum" (0.9) or "sgd"; the same one in every framework.
-      steps_per_turn: So many take about half a second.
-      feature_shape: Of one sample.
-      vocabulary: Features are integers below this; 0 for float32 features in 0..1.
-      num_masks: Words to guess in each sequence; 0 for a class to find.
-      batch_size: Samples a worker and step.
-    """
-
-    title: str
-    optimizer: str
-    steps_per_turn: int
-    feature_shape: tuple[int, ...]
-    vocabulary: int = 0
-    num_masks: int = 0
-    batch_size: int = BATCH_SIZE
+    title: str  # For tables.
+    optimizer: str  # "adam", "momentum" (0.9) or "sgd"; the same one in every framework.
+    steps_per_turn: int  # So many take about half a second.
+    feature_shape: tuple[int, ...]  # Of one sample.
+    vocabulary: int = 0  # Features are integers below this; 0 for float32 features in 0..1.
+    num_masks: int = 0  # Words to guess in each sequence; 0 for a class to find.
+    batch_size: int = BATCH_SIZE  # Samples a worker and step.
 
 
 LEARNING_RATE = 0.001

@@ -36,44 +36,34 @@ _CHEAP = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Backward:
-    """A stage's backward function.
+    """A stage's backward function."""
 
-    Attributes:
-      piece: The function. It takes the kept tensors, the `arriving` gradients and one sum for each
-        dense gradient. It returns the gradients of `passed_on`, the sums with this micro-batch's
-        gradients added, then (values, indices) of each sparse gradient.
-      arriving: Placeholder for the gradient of each tensor that the stage hands on, by its name.
-      passed_on: The stage's inputs whose gradients earlier stages need.
-      dense: Names of the handles with a gradient that is a tensor.
-      sums: Shape and dtype of the sum of each dense gradient; the shape is the variable's.
-      sparse: Names of the handles with a gradient that is `tf.IndexedSlices`.
-    """
-
+    # The function. It takes the kept tensors, the `arriving` gradients and one sum for each dense
+    # gradient. It returns the gradients of `passed_on`, the sums with this micro-batch's gradients
+    # added, then (values, indices) of each sparse gradient.
     piece: Piece
+    # Placeholder for the gradient of each tensor that the stage hands on, by its name.
     arriving: Mapping[str, tf.Tensor]
-    passed_on: tuple[tf.Tensor, ...]
-    dense: tuple[str, ...]
+    passed_on: tuple[tf.Tensor, ...]  # The stage's inputs whose gradients earlier stages need.
+    dense: tuple[str, ...]  # Names of the handles with a gradient that is a tensor.
+    # Shape and dtype of the sum of each dense gradient; the shape is the variable's.
     sums: tuple[tf.TensorSpec, ...]
-    sparse: tuple[str, ...]
+    sparse: tuple[str, ...]  # Names of the handles with a gradient that is `tf.IndexedSlices`.
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageFunctions:
-    """The forward and backward function of a stage.
-
-    Attributes:
-      name: The stage's name.
-      forward: Takes weights, arguments and the tensors that earlier stages hand on. Returns the
-        tensors that the stage hands on, the model's outputs that it computes, and the tensors that
-        its backward needs.
-      backward: None in inference, and if no variable of this stage or an earlier one is trained.
-      activation_bytes: Size of the tensors that one micro-batch keeps between forward and backward;
-        None if a shape is not known before the run.
-    """
+    """The forward and backward function of a stage."""
 
     name: str
+    # Takes weights, arguments and the tensors that earlier stages hand on. Returns the tensors that
+    # the stage hands on, the model's outputs that it computes, and the tensors that its backward
+    # needs.
     forward: Piece
+    # None in inference, and if no variable of this stage or an earlier one is trained.
     backward: Backward | None
+    # Size of the tensors that one micro-batch keeps between forward and backward; None if a shape
+    # is not known before the run.
     activation_bytes: int | None
 
 
@@ -222,18 +212,13 @@ def _num_bytes(tensors: Sequence[tf.Tensor]) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A function that computes some tensors of the traced graph from others.
+    """A function that computes some tensors of the traced graph from others."""
 
-    Attributes:
-      function: A `ConcreteFunction`. It takes the values of the inputs, and of the sums if there
-        are any; it returns a list of the outputs' values.
-      inputs: Tensors of the traced graph.
-      outputs: Tensors of the traced graph.
-    """
-
+    # A `ConcreteFunction`. It takes the values of the inputs, and of the sums if there are any; it
+    # returns a list of the outputs' values.
     function: Any
-    inputs: tuple[tf.Tensor, ...]
-    outputs: tuple[tf.Tensor, ...]
+    inputs: tuple[tf.Tensor, ...]  # Tensors of the traced graph.
+    outputs: tuple[tf.Tensor, ...]  # Tensors of the traced graph.
 
     @cached_property
     def is_straight(self) -> bool:

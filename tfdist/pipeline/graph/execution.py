@@ -48,36 +48,27 @@ Values = dict[str, tf.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One copy of the model, with its devices and its micro-batches.
+    """One copy of the model, with its devices and its micro-batches."""
 
-    Attributes:
-      devices: Name of each stage's device.
-      micro_batches: For each micro-batch the values of the arguments, [batch, ...] each, and the
-        handles of variables of which each replica has its own, by their names in the trace.
-    """
-
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # Name of each stage's device.
+    # For each micro-batch the values of the arguments, [batch, ...] each, and the handles of
+    # variables of which each replica has its own, by their names in the trace.
     micro_batches: Sequence[Values]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaResult:
-    """The results of one replica.
+    """The results of one replica."""
 
-    Attributes:
-      outputs: For each micro-batch the values of the requested outputs, in the order of the
-        request.
-      gradients: Sum over all micro-batches for each variable's handle, by the name in the trace: a
-        tensor, or `tf.IndexedSlices` with the rows of all micro-batches one after the other.
-      marks: [boxes, 2] float64, start and end of each box in seconds since the epoch; None if not
-        requested.
-      boxes: The boxes in the order of the marks; empty without marks.
-    """
-
+    # For each micro-batch the values of the requested outputs, in the order of the request.
     outputs: list[list[tf.Tensor]]
+    # Sum over all micro-batches for each variable's handle, by the name in the trace: a tensor, or
+    # `tf.IndexedSlices` with the rows of all micro-batches one after the other.
     gradients: Mapping[str, Any]
+    # [boxes, 2] float64, start and end of each box in seconds since the epoch; None if not
+    # requested.
     marks: tf.Tensor | None
-    boxes: list[Box]
+    boxes: list[Box]  # The boxes in the order of the marks; empty without marks.
 
 
 def walk(

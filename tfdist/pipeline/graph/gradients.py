@@ -20,19 +20,15 @@ _BEHIND_CALL = "behind_call"  # Prefix of the identities' names.
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients:
-    """A stage's gradients in the traced graph.
+    """A stage's gradients in the traced graph."""
 
-    Attributes:
-      arriving: Placeholder for the gradient of each tensor that the stage hands on, by its name.
-      of_inputs: (input, its gradient) for each input that an earlier stage computes.
-      of_handles: Gradient of each trained variable that the stage uses, by its handle's name.
-      operations: Names of the operations that compute them.
-    """
-
+    # Placeholder for the gradient of each tensor that the stage hands on, by its name.
     arriving: Mapping[str, tf.Tensor]
+    # (input, its gradient) for each input that an earlier stage computes.
     of_inputs: tuple[tuple[tf.Tensor, tf.Tensor], ...]
+    # Gradient of each trained variable that the stage uses, by its handle's name.
     of_handles: Mapping[str, Any]
-    operations: frozenset[str]
+    operations: frozenset[str]  # Names of the operations that compute them.
 
 
 def add_gradients(traced: Traced) -> tuple[Gradients | None, ...]:

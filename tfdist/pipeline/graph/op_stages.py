@@ -44,33 +44,25 @@ _STARTS_NOTHING = frozenset({"Placeholder", "VarHandleOp", *_READING})
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A traced forward pass: its graph, and the stage of each operation.
-
-    Attributes:
-      graph: The graph.
-      arguments: The placeholders of one micro-batch, [batch, ...] each.
-      outputs: The tensors that the forward pass returned, flat, without the loss.
-      loss: The scalar to minimise; None in inference.
-      weight: float32 scalar of `outputs`, by which each micro-batch's gradients count; None counts
-        all micro-batches alike.
-      stage_of: Stage of each operation by its name; see `stages_of_operations`.
-      stage_names: The stages' names.
-      trained: The trainable variable behind each handle, by the handle's name.
-      written: Names of the handles of variables that the forward pass may change.
-      effects: Operations that must run although no operation uses their results.
-      refuse_outside: Returns the error for an operation that is needed and in no stage.
-    """
+    """A traced forward pass: its graph, and the stage of each operation."""
 
     graph: tf.Graph
-    arguments: tuple[tf.Tensor, ...]
+    arguments: tuple[tf.Tensor, ...]  # The placeholders of one micro-batch, [batch, ...] each.
+    # The tensors that the forward pass returned, flat, without the loss.
     outputs: tuple[tf.Tensor, ...]
-    loss: tf.Tensor | None
+    loss: tf.Tensor | None  # The scalar to minimise; None in inference.
+    # Stage of each operation by its name; see `stages_of_operations`.
     stage_of: Mapping[str, int | None]
     stage_names: tuple[str, ...]
+    # The trainable variable behind each handle, by the handle's name.
     trained: Mapping[str, tf.Variable]
-    written: frozenset[str]
+    written: frozenset[str]  # Names of the handles of variables that the forward pass may change.
+    # Operations that must run although no operation uses their results.
     effects: tuple[tf.Operation, ...]
+    # Returns the error for an operation that is needed and in no stage.
     refuse_outside: Callable[[tf.Operation], Exception]
+    # float32 scalar of `outputs`, by which each micro-batch's gradients count; None counts all
+    # micro-batches alike.
     weight: tf.Tensor | None = None
 
     def results(self) -> list[tf.Tensor]:

@@ -31,28 +31,20 @@ from tfdist.training.layers.replica_groups import refusing_statistics_over_repli
 
 @dataclass(frozen=True, kw_only=True)
 class TracedModel:
-    """A model, traced for one shape of micro-batch and cut into stages.
-
-    Attributes:
-      stages: The planned stages.
-      cut_stages: The stages' functions.
-      arguments: The placeholders of one micro-batch, flat: [batch, ...] each.
-      outputs: The traced tensors that the model returned, flat; in training the loss is the last.
-      structure: The model's return value, with the traced tensors in it.
-      trained: The trainable variable behind each handle, by the handle's name in the trace.
-      captured: The handles and constants that the trace captures from outside, by their names in
-        the trace.
-      trace: The traced function. It holds the graph, to which the stages' functions refer.
-    """
+    """A model, traced for one shape of micro-batch and cut into stages."""
 
     stages: tuple[PlannedStage, ...]
     cut_stages: tuple[StageFunctions, ...]
+    # The placeholders of one micro-batch, flat: [batch, ...] each.
     arguments: tuple[tf.Tensor, ...]
+    # The traced tensors that the model returned, flat; in training the loss is the last.
     outputs: tuple[tf.Tensor, ...]
-    structure: Any
+    structure: Any  # The model's return value, with the traced tensors in it.
+    # The trainable variable behind each handle, by the handle's name in the trace.
     trained: Mapping[str, tf.Variable]
+    # The handles and constants that the trace captures from outside, by their names in the trace.
     captured: Mapping[str, tf.Tensor]
-    trace: Any
+    trace: Any  # The traced function. It holds the graph, to which the stages' functions refer.
 
 
 def trace(

@@ -12,21 +12,13 @@ from tfdist.profile.spans import Span, length, union
 
 @dataclass(frozen=True, kw_only=True)
 class TimedBox:
-    """A box of the schedule with its start and end.
+    """A box of the schedule with its start and end."""
 
-    Attributes:
-      box: The stage, the micro-batch and the direction.
-      device: The device that ran the box, such as "GPU:0".
-      replica: The box's copy of the model, from 0.
-      start_s: Start in seconds, by any clock that all boxes of a timeline share.
-      end_s: End in seconds, by the same clock.
-    """
-
-    box: Box
-    device: str
-    replica: int
-    start_s: float
-    end_s: float
+    box: Box  # The stage, the micro-batch and the direction.
+    device: str  # The device that ran the box, such as "GPU:0".
+    replica: int  # The box's copy of the model, from 0.
+    start_s: float  # Start in seconds, by any clock that all boxes of a timeline share.
+    end_s: float  # End in seconds, by the same clock.
 
     @property
     def span(self) -> Span:
@@ -35,26 +27,17 @@ class TimedBox:
 
 @dataclass(frozen=True, kw_only=True)
 class StageTimes:
-    """Times of one stage in a step: the mean over its replicas, unless stated otherwise.
+    """Times of one stage in a step: the mean over its replicas, unless stated otherwise."""
 
-    Attributes:
-      index: The stage's number, from 0.
-      name: The stage's name, such as the names of its blocks.
-      devices: The stage's devices, one for each replica.
-      forward_s: The mean duration of a forward of one micro-batch.
-      backward_s: The mean duration of a backward of one micro-batch; 0 if there is none, as in
-        inference.
-      busy_share: The share of the step during which the stage worked, from 0 to 1.
-      peak_activations: The largest number of micro-batches that were, at the same time and in one
-        replica, between the start of their forward and the end of their backward on this stage.
-    """
-
-    index: int
-    name: str
-    devices: tuple[str, ...]
-    forward_s: float
+    index: int  # The stage's number, from 0.
+    name: str  # The stage's name, such as the names of its blocks.
+    devices: tuple[str, ...]  # The stage's devices, one for each replica.
+    forward_s: float  # The mean duration of a forward of one micro-batch.
+    # The mean duration of a backward of one micro-batch; 0 if there is none, as in inference.
     backward_s: float
-    busy_share: float
+    busy_share: float  # The share of the step during which the stage worked, from 0 to 1.
+    # The largest number of micro-batches that were, at the same time and in one replica, between
+    # the start of their forward and the end of their backward on this stage.
     peak_activations: int
 
     @property
@@ -65,19 +48,13 @@ class StageTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceTimes:
-    """Times of one device in a step.
+    """Times of one device in a step."""
 
-    Attributes:
-      name: The device's name, such as "GPU:0".
-      lanes: The device's stages as pairs (replica, stage): one, or several that share the device.
-      idle: The spans of the step in which the device ran no box, by rising start.
-      busy_share: The share of the step in which the device ran boxes, from 0 to 1.
-    """
-
-    name: str
+    name: str  # The device's name, such as "GPU:0".
+    # The device's stages as pairs (replica, stage): one, or several that share the device.
     lanes: tuple[tuple[int, int], ...]
-    idle: tuple[Span, ...]
-    busy_share: float
+    idle: tuple[Span, ...]  # The spans of the step in which the device ran no box, by rising start.
+    busy_share: float  # The share of the step in which the device ran boxes, from 0 to 1.
 
     @property
     def idle_s(self) -> float:
@@ -89,15 +66,11 @@ class Timeline:
     """The boxes of one step, and totals of their times by stage and device.
 
     The step lasts from the start of the first box to the end of the last one.
-
-    Attributes:
-      boxes: The boxes of all replicas, in any order.
-      stage_names: A name for each stage, such as the names of its blocks.
-      title: The first words of the text and the picture, such as the execution strategy.
     """
 
-    boxes: Sequence[TimedBox]
-    stage_names: Sequence[str]
+    boxes: Sequence[TimedBox]  # The boxes of all replicas, in any order.
+    stage_names: Sequence[str]  # A name for each stage, such as the names of its blocks.
+    # The first words of the text and the picture, such as the execution strategy.
     title: str = "Pipeline"
 
     @cached_property

@@ -24,14 +24,10 @@ _MOST_BEHIND_DRAW = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A part of a graph: the operations that compute some tensors.
+    """A part of a graph: the operations that compute some tensors."""
 
-    Attributes:
-      operations: The operations, in no particular order.
-      inputs: The tensors that they take from outside the part, in the order of first use.
-    """
-
-    operations: tuple[tf.Operation, ...]
+    operations: tuple[tf.Operation, ...]  # The operations, in no particular order.
+    # The tensors that they take from outside the part, in the order of first use.
     inputs: tuple[tf.Tensor, ...]
 
 

@@ -37,18 +37,12 @@ _COMBINED = ("tfdist_combined_over_replicas",)
 class ReplicaGroups:
     """The groups of a run, as seen from one worker.
 
-    Attributes:
-      size: The number of replicas in a group.
-      num_replicas: The number of replicas in each worker.
-      num_workers: The number of workers.
-      worker_index: The index of this worker.
-
     Raises:
       ValueError: If the size does not divide the number of all replicas.
     """
 
-    size: int
-    num_replicas: int = 1
+    size: int  # The number of replicas in a group.
+    num_replicas: int = 1  # The number of replicas in each worker.
     num_workers: int = 1
     worker_index: int = 0
 

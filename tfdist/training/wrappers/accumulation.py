@@ -20,15 +20,10 @@ _UPDATES = ("tfdist_accumulated_updates",)
 
 @dataclass(frozen=True, kw_only=True)
 class AccumulatedUpdate:
-    """An update of an accumulating optimizer in a graph, for the Estimator.
+    """An update of an accumulating optimizer in a graph, for the Estimator."""
 
-    Attributes:
-      counts_steps: Whether it increments the global step.
-      number: int64 scalar variable: the micro-batches added up since the last update.
-    """
-
-    counts_steps: bool
-    number: tf.Variable
+    counts_steps: bool  # Whether it increments the global step.
+    number: tf.Variable  # int64 scalar variable: the micro-batches added up since the last update.
 
 
 class GradientAccumulationOptimizer(OptimizerWrapper):

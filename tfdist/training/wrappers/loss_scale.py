@@ -34,25 +34,19 @@ _LOSS_SCALES = ("tfdist_loss_scales",)
 
 @dataclass(frozen=True, kw_only=True)
 class LossScale:
-    """The loss scale of a graph, for the Estimator, which reports it.
+    """The loss scale of a graph, for the Estimator, which reports it."""
 
-    Attributes:
-      scale: Adds ops that read the scale of the coming step, a float32 scalar.
-      skipped_steps: int64 scalar variable: the number of skipped steps so far.
-      skipped_in_a_row: int64 scalar variable: the number of steps just before that were skipped
-        with the lowest scale.
-      last_skipped: float64 variable, [3 + gradients], not in the checkpoint: the number of the last
-        skipped step, the scale before and after it, and 1 for each gradient that was not finite.
-      names: The names of the variables that the gradients are for.
-      settings: The settings in words, equal on all workers.
-    """
-
+    # Adds ops that read the scale of the coming step, a float32 scalar.
     scale: Callable[[], tf.Tensor]
-    skipped_steps: tf.Variable
+    skipped_steps: tf.Variable  # int64 scalar variable: the number of skipped steps so far.
+    # int64 scalar variable: the number of steps just before that were skipped with the lowest
+    # scale.
     skipped_in_a_row: tf.Variable
+    # float64 variable, [3 + gradients], not in the checkpoint: the number of the last skipped step,
+    # the scale before and after it, and 1 for each gradient that was not finite.
     last_skipped: tf.Variable
-    names: Sequence[str]
-    settings: str
+    names: Sequence[str]  # The names of the variables that the gradients are for.
+    settings: str  # The settings in words, equal on all workers.
 
 
 class LossScaleOptimizer(OptimizerWrapper):
