@@ -29,11 +29,9 @@ class Samples(Protocol):
 
 
 class ArraySamples:
-    """Samples along the first dimension of arrays.
+    """Samples along the first dimension of arrays, [samples, ...] each.
 
-    Args:
-      arrays: An array, or a tuple or dict of arrays, which may be nested: NumPy arrays or eager
-        tensors, [samples, ...] each.
+    It takes a NumPy array or an eager tensor, or a tuple or dict of these, which may be nested.
 
     Raises:
       TypeError: If a value is not an array, or has no dimensions.

@@ -10,11 +10,9 @@ import tensorflow.compat.v1 as v1
 
 
 class NamePatterns:
-    """Regular expressions that are searched for in the names of variables.
+    """Regular expressions that are searched for in the names of variables; None fits no variable.
 
-    Args:
-      argument: The name of the optimizer's argument, for messages.
-      patterns: A list of regular expressions; None fits no variable.
+    `argument` is the name of the optimizer's argument, for messages.
 
     Raises:
       TypeError: If it is not a list of strings.

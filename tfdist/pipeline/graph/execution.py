@@ -347,10 +347,8 @@ class Weights:
     """Values of the weights: each is read once, and copied once to each device that uses it.
 
     A stage that casts a weight to half precision gets the half: it is cast where the variable is,
-    so that half the bytes are copied.
-
-    Args:
-      handle_of: Maps a variable's handle in the trace to its handle in the graph of the calls.
+    so that half the bytes are copied. `handle_of` maps a variable's handle in the trace to the one
+    in the graph of the calls.
     """
 
     def __init__(self, handle_of: Callable[[tf.Tensor], tf.Tensor]) -> None:

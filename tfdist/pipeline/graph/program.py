@@ -100,12 +100,9 @@ class Program:
     def _loop(self, split: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor | None]:
         """Runs the iterations one after the other, each with the weights of the previous one.
 
-        Args:
-          split: The arguments, [iterations, micro-batches * replicas, batch, ...] each.
-
-        Returns:
-          The outputs, [iterations, micro-batches kept, ...] each, and the times, [iterations,
-          replicas, boxes, 2], or None without profiling.
+        Takes the arguments, [iterations, micro-batches * replicas, batch, ...] each. Returns the
+        outputs, [iterations, micro-batches kept, ...] each, and the times, [iterations, replicas,
+        boxes, 2], or None without profiling.
         """
         has_times = self._settings.profile_dir is not None
         kept = [tf.TensorArray(t.dtype, self._iterations) for t in self.traced.outputs]
@@ -132,12 +129,9 @@ class Program:
     ) -> tuple[list[tf.Tensor], tf.Tensor | None]:
         """Adds one run of the pipeline and the update that follows it to the graph.
 
-        Args:
-          arguments: [micro-batches * replicas, batch, ...] each.
-
-        Returns:
-          The outputs, [micro-batches kept, ...] each, and the times, [replicas, boxes, 2], or
-          None without profiling.
+        Takes the arguments, [micro-batches * replicas, batch, ...] each. Returns the outputs,
+        [micro-batches kept, ...] each, and the times, [replicas, boxes, 2], or None without
+        profiling.
         """
         replicas = self._settings.replication_factor
         with tf.device(HOST):

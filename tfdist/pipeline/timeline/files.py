@@ -18,13 +18,10 @@ _FORWARD_COLOUR, _BACKWARD_COLOUR = "rail_response", "bad"
 
 
 def write_timeline(timeline: Timeline, directory: str | os.PathLike[str]) -> list[Path]:
-    """Writes `timeline.txt`, `trace.json` and `timeline.png` into a folder.
+    """Writes `timeline.txt`, `trace.json` and `timeline.png` into a folder; returns their paths.
 
     The folder is created if necessary, and existing files with these names are replaced. The
     picture is written last: without matplotlib the other files are still written.
-
-    Returns:
-      The three paths, in the order above.
 
     Raises:
       ImportError: If matplotlib is not installed; a message of one line.

@@ -37,12 +37,9 @@ _SEED = "stochastic_rounding_seed"
 class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
     """Base class: a v1 optimizer that is made from a rule.
 
-    Args:
-      learning_rate: A number, a tensor, or a function without arguments (a schedule).
-      name: The prefix of the slots' names.
-      patterns: The lists of patterns that the user gave; one that fits no variable is logged once.
-      stochastic_rounding: Whether weights in half precision are rounded up or down by chance; False
-        rounds to the nearest value.
+    The learning rate is a number, a tensor, or a function without arguments (a schedule). A list of
+    patterns that fits no variable is logged once. Weights in half precision are rounded up or down
+    by chance, or with `stochastic_rounding=False` to the nearest value.
 
     Raises:
       ValueError: If the rate is a number that is negative or not finite.

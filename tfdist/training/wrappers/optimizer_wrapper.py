@@ -42,10 +42,8 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
     """Base class of optimizers that change the reduced gradient for a wrapped optimizer.
 
     A subclass overrides `_update`. It is called once per worker with gradients that are reduced
-    over all replicas and workers, and calls `apply_reduced` at most once.
-
-    Args:
-      optimizer: A v1 optimizer, one of tf_keras, or another object with `apply_gradients`.
+    over all replicas and workers, and calls `apply_reduced` at most once. The wrapped optimizer is
+    one of v1 or tf_keras, or another object with `apply_gradients`.
 
     Raises:
       TypeError: If `optimizer` has no `apply_gradients`.
@@ -129,10 +127,7 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         raise NotImplementedError
 
     def apply_reduced(self, reduced: Pairs) -> Any:
-        """Returns the op with which the wrapped optimizer updates the variables.
-
-        Args:
-          reduced: Pairs of gradient and variable; the gradients are reduced.
+        """Returns the op with which the wrapped optimizer applies reduced gradients.
 
         Raises:
           ValueError: If the wrapped optimizer reduces them a second time, or cannot update weights
