@@ -25,24 +25,48 @@ def _with_params(features: Any, mode: str, params: Any) -> Any:
 # model_fn.
 
 
+SIZE = r"_batch_size \(got {}\) must be {}"
+
+
 @pytest.mark.parametrize(
-    ("model_fn", "params", "message"),
+    ("arguments", "message"),
     [
-        (functools.partial(_model_fn, features=1), None, "must include features argument"),
-        (functools.partial(_with_params, params=1), {}, "does not include params argument"),
-        (None, None, "model_fn must be provided"),
-        ("model", None, "model_fn must be callable, got 'model'"),
-        (lambda labels, mode: None, None, "must include features argument"),
-        (lambda features, x, mode, y: None, None, r"not expected args: \['x', 'y'\]"),
-        (_model_fn, {"rate": 1}, "does not include params argument, but params"),
-        (_model_fn, {}, "does not include params argument, but params"),
+        ({"model_fn": functools.partial(_model_fn, features=1)}, "must include features argument"),
+        (
+            {"model_fn": functools.partial(_with_params, params=1), "params": {}},
+            "does not include params argument",
+        ),
+        ({"model_fn": None}, "model_fn must be provided"),
+        ({"model_fn": "model"}, "model_fn must be callable, got 'model'"),
+        ({"model_fn": lambda labels, mode: None}, "must include features argument"),
+        ({"model_fn": lambda features, x, mode, y: None}, r"not expected args: \['x', 'y'\]"),
+        ({"params": {"rate": 1}}, "does not include params argument, but params"),
+        ({"params": {}}, "does not include params argument, but params"),
+        (
+            {"model_dir": "a", "config": {"model_dir": "b"}},
+            r"with different values.*Give one of them",
+        ),
+        ({"config": None}, "config must be an instance of `RunConfig`"),
+        ({"train_batch_size": 1}, "train" + SIZE.format(1, r"divisible .* \(1 \* 2\)")),
+        ({"eval_batch_size": 1}, "eval" + SIZE.format(1, r"divisible .* \(1 \* 2\)")),
+        ({"predict_batch_size": 1}, "predict" + SIZE.format(1, r"divisible .* \(1 \* 2\)")),
+        ({"predict_batch_size": 0}, "predict" + SIZE.format(0, "positive")),
+        (
+            {"model_fn": _with_params, "params": {"batch_size": 3}, "eval_batch_size": 4},
+            "batch_size cannot be passed in params when",
+        ),
+        (
+            {"model_fn": _with_params, "params": [1], "eval_batch_size": 4},
+            "`params` is expected to be of type `dict`",
+        ),
     ],
 )
-def test_a_model_fn_that_cannot_be_called_is_refused(
-    model_fn: Any, params: Any, message: str
-) -> None:
+def test_arguments_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:
+    given = arguments.get("config", {})
+    device = tfe.DeviceConfig(num_replicas=2)
+    config = {} if given is None else tfe.RunConfig(device=device, **given)
     with pytest.raises(ValueError, match=message):
-        tfe.Estimator(model_fn, params=params)
+        tfe.Estimator(**{"model_fn": _model_fn, **arguments, "config": config})
 
 
 class Model:
@@ -114,11 +138,6 @@ def test_the_model_dir_may_come_from_either_side(tmp_path: Path) -> None:
         assert estimator.model_dir == estimator.config.model_dir == str(tmp_path)
 
 
-def test_two_model_dirs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"with different values.*Give one of them"):
-        tfe.Estimator(_model_fn, tmp_path / "a", tfe.RunConfig(model_dir=tmp_path / "b"))
-
-
 def test_without_a_model_dir_a_temporary_one_is_made_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
@@ -126,11 +145,6 @@ def test_without_a_model_dir_a_temporary_one_is_made_and_named(
     estimator = tfe.Estimator(_model_fn)
     assert os.path.dirname(estimator.model_dir) == str(tmp_path)
     assert f"Using temporary folder as model directory: {estimator.model_dir}" in logged
-
-
-def test_a_config_of_another_type_is_refused() -> None:
-    with pytest.raises(ValueError, match="config must be an instance of `RunConfig`"):
-        tfe.Estimator(_model_fn, config={"model_dir": "a"})
 
 
 def test_the_config_is_logged(tmp_path: Path, logged: list[str]) -> None:
@@ -292,22 +306,6 @@ def test_workers_and_replicas_share_a_batch() -> None:
     message = r"train_batch_size \(got 25\) must be divisible by num_workers \* num_replicas "
     with pytest.raises(ValueError, match=message + r"\(2 \* 3\). Nearest: 24 and 30"):
         replica_batch_size("train_batch_size", 25, 2, 3)
-
-
-@pytest.mark.parametrize("name", ["train_batch_size", "eval_batch_size", "predict_batch_size"])
-def test_a_batch_size_that_does_not_split_is_refused(tmp_path: Path, name: str) -> None:
-    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
-    with pytest.raises(ValueError, match=rf"{name} \(got 1\) must be divisible .* \(1 \* 2\)"):
-        tfe.Estimator(_model_fn, tmp_path, config, **{name: 1})
-    with pytest.raises(ValueError, match=rf"{name} \(got 0\) must be positive"):
-        tfe.Estimator(_model_fn, tmp_path, config, **{name: 0})
-
-
-def test_params_and_a_batch_size_must_not_contradict(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="batch_size cannot be passed in params when"):
-        tfe.Estimator(_with_params, tmp_path, params={"batch_size": 3}, eval_batch_size=3)
-    with pytest.raises(ValueError, match="`params` is expected to be of type `dict`"):
-        tfe.Estimator(_with_params, tmp_path, params=[1], eval_batch_size=3)
 
 
 def test_params_without_a_batch_size_may_be_anything(tmp_path: Path) -> None:

@@ -35,28 +35,12 @@ pytestmark = pytest.mark.usefixtures("tf_config")
 # Defaults and read-only properties.
 
 
-def test_the_defaults_are_tf_estimators() -> None:
-    config = RunConfig()
-    expected = {
-        "model_dir": None,
-        "tf_random_seed": None,
-        "save_summary_steps": 100,
-        "save_checkpoints_steps": None,
-        "save_checkpoints_secs": 600,
-        "session_config": None,
-        "keep_checkpoint_max": 5,
-        "keep_checkpoint_every_n_hours": 10000,
-        "log_step_count_steps": 100,
-        "train_distribute": None,
-        "device_fn": None,
-        "protocol": None,
-        "eval_distribute": None,
-        "experimental_max_worker_delay_secs": None,
-        "session_creation_timeout_secs": 7200,
-        "checkpoint_save_graph_def": True,
-        "device": DeviceConfig(device=None, variables_on_host=True, iterations_per_loop=1),
-    }
-    assert {name: getattr(config, name) for name in expected} == expected
+def test_the_defaults_are_read_back() -> None:
+    parameters = inspect.signature(RunConfig).parameters.values()  # test_names_table.py has them.
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    decided = {"save_checkpoints_steps": None, "save_checkpoints_secs": 600}
+    expected = {**defaults, **decided, "device": DeviceConfig(), "save_snapshot_steps": 0}
+    assert {name: getattr(RunConfig(), name) for name in defaults} == expected
 
 
 @pytest.mark.parametrize(
@@ -253,6 +237,7 @@ def test_without_tf_config_a_task_is_alone(tf_config: Any) -> None:
 ALONE_EVALUATOR = ("evaluator", 0, False, "", "", 0, 0, None)
 MASTER = {"master": ["a:1"], "worker": ["b:2"]}
 WORKERS = {"worker": ["a:1", "b:2"]}
+WITH_OTHER_JOB = {"chief": ["host0:0"], "worker": ["host1:0"] * 2, "fun": ["f:1"], "ps": ["p:1"]}
 WITHOUT_EVALUATOR = {job: addresses for job, addresses in CLUSTER.items() if job != "evaluator"}
 
 
@@ -273,6 +258,11 @@ WITHOUT_EVALUATOR = {job: addresses for job, addresses in CLUSTER.items() if job
         (WORKERS, ("worker", 0, True, "grpc://a:1", "", 2, 0, 0)),
         (WORKERS, ("worker", 1, False, "grpc://b:2", "", 2, 0, 1)),
         ({"worker": ["a:1"]}, ("worker", 0, True, "", "", 1, 0, 0)),
+        # Any address and job name will do: no port is opened here.
+        (WITH_OTHER_JOB, ("chief", 0, True, "grpc://host0:0", "", 3, 1, 0)),
+        (WITH_OTHER_JOB, ("fun", 0, False, "grpc://f:1", "", 3, 1, 1)),
+        (WITH_OTHER_JOB, ("worker", 0, False, "grpc://host1:0", "", 3, 1, 2)),
+        (WITH_OTHER_JOB, ("ps", 0, False, "grpc://p:1", "", 3, 1, 4)),
     ],
 )
 def test_a_task_of_a_cluster_knows_its_role(
@@ -354,20 +344,6 @@ def test_a_cluster_that_contradicts_itself_is_refused(
         RunConfig()
 
 
-def test_any_address_and_job_name_will_do(tf_config: Any) -> None:
-    # No port is opened here; tf.estimator 2.15 numbers them so.
-    cluster = {
-        "chief": ["host0:0"], "worker": ["host1:0", "host1:0"], "fun": ["f:1"], "ps": ["p:1"],
-    }  # fmt: skip
-    for task, global_id in (("chief", 0), ("fun", 1), ("worker", 2), ("ps", 4)):
-        tf_config({"cluster": cluster, "task": {"type": task, "index": "0"}})
-        config = RunConfig()
-        assert (config.task_type, config.task_id, config.global_id_in_cluster) == (
-            task, 0, global_id,
-        )  # fmt: skip
-        assert (config.num_worker_replicas, config.num_ps_replicas) == (3, 1)
-
-
 def test_a_sum_of_large_tensors_is_one_op_so_that_its_order_does_not_depend_on_timing() -> None:
     with tf.Graph().as_default():
         is_run = v1.placeholder(tf.bool, [])
@@ -391,25 +367,24 @@ def test_a_sum_of_large_tensors_is_one_op_so_that_its_order_does_not_depend_on_t
         ("chief", 0, ["/job:ps", "/job:chief"]),
         ("worker", 1, ["/job:ps", "/job:worker/task:1"]),
         ("ps", 0, ["/job:ps", "/job:worker", "/job:chief", "/job:master"]),
+        ("evaluator", 0, None),
+        ("fun", 0, None),
     ],
 )
 def test_a_session_in_a_cluster_sees_its_own_task_and_the_ps(
-    tf_config: Any, task_type: str, index: int, filters: list[str]
+    tf_config: Any, task_type: str, index: int, filters: list[str] | None
 ) -> None:
-    tf_config({"cluster": CLUSTER, "task": {"type": task_type, "index": index}})
+    cluster = {**CLUSTER, "fun": ["f:1"]}
+    tf_config({"cluster": cluster, "task": {"type": task_type, "index": index}})
     session_config = RunConfig().session_config
+    if filters is None:
+        assert session_config is None
+        return
     assert list(session_config.device_filters) == filters
     assert session_config.allow_soft_placement
     assert session_config.graph_options.rewrite_options.meta_optimizer_iterations == 1  # ONE
     own = v1.ConfigProto(log_device_placement=True)
     assert RunConfig(session_config=own).session_config == own
-
-
-@pytest.mark.parametrize("task_type", ["evaluator", "fun"])
-def test_other_tasks_have_no_session_config(tf_config: Any, task_type: str) -> None:
-    cluster = {**CLUSTER, "fun": ["f:1"]}
-    tf_config({"cluster": cluster, "task": {"type": task_type, "index": 0}})
-    assert RunConfig().session_config is None
 
 
 def test_tf_config_and_its_model_dir_are_logged(tf_config: Any, logged: list[str]) -> None:
