@@ -138,14 +138,14 @@ def test_evaluations_within_one_second_are_all_kept(
     assert [step for step, _ in read_events(tmp_path / "eval")["mae"]] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("name", "folder"), [(None, "eval"), ("other", "eval_other")])
-def test_an_evaluation_writes_its_metrics_and_checkpoint_into_its_folder(
-    estimator: tfe.Estimator, tmp_path: Path, name: str | None, folder: str
+def test_evaluations_write_their_metrics_and_checkpoint_into_their_folder(
+    estimator: tfe.Estimator, tmp_path: Path
 ) -> None:
     estimator.train(_input_fn, steps=4)
-    estimator.evaluate(_input_fn, steps=2, name=name)
-    summaries = [event for event in _events(tmp_path / folder) if event[1] == "summary"]
-    assert [(step, sorted(found)) for step, _, found in summaries] == [
-        (4, [("array", "tensor"), ("loss", "simple_value"), ("mae", "simple_value")]),
-        (4, [("checkpoint_path", "tensor")]),
-    ]
+    for name, folder in ((None, "eval"), ("other", "eval_other")):
+        estimator.evaluate(_input_fn, steps=2, name=name)
+        summaries = [event for event in _events(tmp_path / folder) if event[1] == "summary"]
+        assert [(step, sorted(found)) for step, _, found in summaries] == [
+            (4, [("array", "tensor"), ("loss", "simple_value"), ("mae", "simple_value")]),
+            (4, [("checkpoint_path", "tensor")]),
+        ]

@@ -469,9 +469,8 @@ def test_a_users_hook_saves_beside_the_training_but_not_one_of_a_class_of_its_ow
 
 
 def test_evaluations_between_steps_find_the_checkpoint(
-    dense: Make, numbers: Make, disk: Disk, tmp_path: Path
+    make: Make, numbers: Make, disk: Disk
 ) -> None:
-    config = tfe.RunConfig(save_checkpoints_steps=2)
     steps: list[int] = []
 
     class Exporter(tfe.Exporter):
@@ -482,7 +481,7 @@ def test_evaluations_between_steps_find_the_checkpoint(
             steps.append(int(checkpoint_path.rsplit("-", 1)[1]))
 
     tfe.train_and_evaluate(
-        tfe.Estimator(dense(), tmp_path, config),
+        make(save_checkpoints_steps=2),
         tfe.TrainSpec(numbers(), max_steps=4),
         tfe.EvalSpec(numbers(batches=1), exporters=Exporter(), throttle_secs=0, steps=1),
     )

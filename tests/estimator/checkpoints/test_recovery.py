@@ -110,10 +110,9 @@ def test_several_damaged_ones_are_passed_over_and_nothing_that_is_aside_is_lost(
 
 
 def test_only_so_many_checkpoints_are_kept_after_a_recovery(
-    dense: Make, numbers: Make, saved_steps: Make, tmp_path: Path
+    make: Make, numbers: Make, saved_steps: Make, tmp_path: Path
 ) -> None:
-    config = tfe.RunConfig(save_checkpoints_steps=1, keep_checkpoint_max=3)
-    estimator = tfe.Estimator(dense(), tmp_path, config).train(numbers(), steps=5)
+    estimator = make(save_checkpoints_steps=1, keep_checkpoint_max=3).train(numbers(), steps=5)
     cut_short(tmp_path, 5)
     estimator.train(numbers(), max_steps=7)
     assert saved_steps(tmp_path) == [5, 6, 7]
@@ -181,15 +180,14 @@ def test_an_older_one_that_somebody_named_is_taken(trained: tfe.Estimator, numbe
 
 
 def test_a_folder_without_checkpoints_begins_at_step_0(
-    dense: Make, numbers: Make, tmp_path: Path
+    make: Make, numbers: Make, tmp_path: Path
 ) -> None:
     assert newest_whole(str(tmp_path)) is None
     assert newest_whole(str(tmp_path / "none")) is None
     (tmp_path / "checkpoint").write_text("")
     (tmp_path / "model.ckpt-7.meta").write_text("")
     assert listing.latest(str(tmp_path)) is None
-    estimator = tfe.Estimator(dense(), tmp_path).train(numbers(), steps=1)
-    assert estimator.get_variable_value("global_step") == 1
+    assert make().train(numbers(), steps=1).get_variable_value("global_step") == 1
 
 
 # Those who look into the folder of a running training.

@@ -134,17 +134,13 @@ def test_statistics_of_batch_norm_reach_every_replica_that_evaluates(
 
 
 def test_training_ends_where_the_input_has_no_batch_for_each_replica(
-    dense: Any, numbers: Any
+    make: Any, numbers: Any
 ) -> None:
-    estimator = tfe.Estimator(dense(), config=_with_replicas(2))
+    estimator = make(device={"num_replicas": 2})
     estimator.train(numbers(batches=7))
     assert estimator.get_variable_value("global_step") == 3
-
-
-def test_input_without_a_batch_for_each_replica_is_refused(dense: Any, numbers: Any) -> None:
-    estimator = tfe.Estimator(dense(), config=_with_replicas(3))
     with pytest.raises(ValueError, match="too short"):
-        estimator.train(numbers(batches=2))
+        make(folder="three", device={"num_replicas": 3}).train(numbers(batches=2))
 
 
 def test_each_replica_finds_its_own_losses_and_one_writes_summaries(

@@ -1,13 +1,12 @@
 """Saving and evaluating by seconds does not depend on the time of day."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import tfdist.estimator as tfe
 from tfdist.estimator.graph.steady_timer import SteadyTimer
 
 
@@ -31,12 +30,7 @@ def test_a_timer_triggers_after_its_seconds(looks: Iterator[float]) -> None:
 
 
 def test_a_training_saves_by_seconds(
-    dense: Callable[..., Any],
-    numbers: Callable[..., Any],
-    saved_steps: Callable[..., Any],
-    tmp_path: Path,
-    looks: Iterator[float],
+    make: Any, numbers: Any, saved_steps: Any, tmp_path: Path, looks: Iterator[float]
 ) -> None:
-    config = tfe.RunConfig(save_checkpoints_secs=150, keep_checkpoint_max=None)
-    tfe.Estimator(dense(), tmp_path, config).train(numbers(), steps=6)
+    make(save_checkpoints_secs=150, keep_checkpoint_max=None).train(numbers(), steps=6)
     assert len(saved_steps(tmp_path)) > 3  # Not only the first and the last step.

@@ -223,11 +223,9 @@ def test_saving_listeners_are_told_of_every_checkpoint_and_can_stop_training(
 
 
 def test_the_log_says_what_tf_estimators_did(
-    dense: Make, numbers: Make, tmp_path: Path, logged: list[str]
+    make: Make, numbers: Make, tmp_path: Path, logged: list[str]
 ) -> None:
-    device = tfe.DeviceConfig(device="/device:CPU:1")
-    config = tfe.RunConfig(log_step_count_steps=2, device=device)
-    tfe.Estimator(dense(), tmp_path, config).train(numbers(), max_steps=4)
+    make(log_step_count_steps=2, device={"device": "/device:CPU:1"}).train(numbers(), max_steps=4)
     text = "\n".join(logged)
     for line in (
         "Calling model_fn.",
@@ -249,15 +247,14 @@ def test_the_log_says_what_tf_estimators_did(
 
 
 def test_a_summary_called_loss_of_the_users_own_is_the_only_one(
-    numbers: Make, tmp_path: Path, read_events: Make
+    make: Make, numbers: Make, tmp_path: Path, read_events: Make
 ) -> None:
     def model_fn(features: Any, mode: str, labels: Any) -> tfe.EstimatorSpec:
         v1.summary.scalar("loss", tf.constant(7.0))
         v1.summary.scalar("rate", tf.constant(0.5))
         return tfe.EstimatorSpec(mode, loss=tf.constant(1.0), train_op=tf.no_op())
 
-    config = tfe.RunConfig(save_summary_steps=1)
-    tfe.Estimator(model_fn, tmp_path, config).train(numbers(), steps=1)
+    make(model_fn, save_summary_steps=1).train(numbers(), steps=1)
     events = read_events(tmp_path)
     assert events["loss"] == [(1, 7.0)]
     assert events["rate"] == [(1, 0.5)]
