@@ -13,30 +13,13 @@ import tfdist.estimator as tfe
 
 Make = Callable[..., Any]
 
-NAMES = [
-    "CheckpointSaverHook",
-    "CheckpointSaverListener",
-    "FeedFnHook",
-    "FinalOpsHook",
-    "GlobalStepWaiterHook",
-    "LoggingTensorHook",
-    "NanLossDuringTrainingError",
-    "NanTensorHook",
-    "SecondOrStepTimer",
-    "SessionRunArgs",
-    "SessionRunContext",
-    "SessionRunHook",
-    "SessionRunValues",
-    "StepCounterHook",
-    "StopAtStepHook",
-    "SummarySaverHook",
-]
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_hooks_are_tensorflows_own(name: str) -> None:
-    assert getattr(tfe, name) is getattr(v1.train, name)
-    assert name in tfe.__all__
+def test_the_hooks_are_tensorflows_own() -> None:
+    own = {"ProfilerHook", "experimental"}
+    names = {name for name in tfe.__all__ if hasattr(v1.train, name)} - own
+    assert len(names) == 17
+    for name in names:
+        assert getattr(tfe, name) is getattr(v1.train, name), name
 
 
 @pytest.fixture

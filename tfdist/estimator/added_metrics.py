@@ -63,7 +63,6 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) 
 
 
 def _with_metrics(spec: EstimatorSpec, added: dict[str, Any]) -> EstimatorSpec:
-    """Returns the spec with the metrics added, to `eval_metrics` if it has them."""
     if spec.eval_metrics is None:
         return spec._replace(eval_metric_ops={**(spec.eval_metric_ops or {}), **added})
     function, tensors = spec.eval_metrics

@@ -206,7 +206,6 @@ def evaluate_continuously(
 
 
 def _sleep(seconds: float, training_end: TrainingEnd) -> None:
-    """Waits so long, or until the training has ended."""
     while seconds > 0 and not training_end.has_come():
         time.sleep(min(seconds, _LOOK_EVERY_S))
         seconds -= _LOOK_EVERY_S

@@ -139,7 +139,6 @@ class EstimatorSpec(_SpecFields):
 
 
 def _check_function_and_tensors(value: object, name: str, containers: tuple[Any, ...]) -> None:
-    """Checks that a value is a pair (function, tensors)."""
     if value is None:
         return
     tensors = "list or dict of tensors" if dict in containers else "list of tensors"
@@ -340,7 +339,6 @@ def _tensor(value: object, name: str, plural: str | None = None) -> tf.Tensor:
 
 
 def _check_graph(value: object, name: str) -> None:
-    """Checks that a value was built in the current graph."""
     if tf.executing_eagerly():
         return
     part = value.values if isinstance(value, (tf.IndexedSlices, tf.SparseTensor)) else value

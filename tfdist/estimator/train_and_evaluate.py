@@ -223,7 +223,6 @@ def _check_types(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
 
 
 def _check_task(config: RunConfig) -> None:
-    """Raises an error for a task that cannot take part in a run."""
     task_type = config.task_type
     if task_type == TaskType.EVALUATOR:
         if config.task_id > 0:

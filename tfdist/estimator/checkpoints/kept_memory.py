@@ -145,12 +145,10 @@ class _Allocator:
 
 @cache
 def _allocator() -> _Allocator:
-    """Returns the allocator of this process."""
     return _Allocator()
 
 
 def _pointer(capsule: Any, name: bytes | None) -> Any:
-    """Returns the address in a capsule."""
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype = _POINTER
     get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)

@@ -108,8 +108,6 @@ def locked(model_dir: str) -> Iterator[Sequence[v1.train.CheckpointSaverListener
 
 
 class _Lock:
-    """The lock of a model_dir, for one training of this process."""
-
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
         self._path = os.path.join(model_dir, FILE_NAME)

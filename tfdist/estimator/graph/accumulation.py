@@ -187,7 +187,6 @@ class _Rows:
         )
 
     def _with_those_before(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns [all_rows, ...] and [all_rows]."""
         read = tf.raw_ops.ReadVariableOp
         values = read(resource=self._values_memory, dtype=self._values.dtype)
         indices = read(resource=self._indices_memory, dtype=self._slices.indices.dtype)
@@ -241,7 +240,6 @@ def _weighted(tensor: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor:
 
 
 def _in_both(factor: tf.Tensor) -> Factor:
-    """Returns a factor in the dtypes of sums, made once for all of them."""
     return {dtype: tf.cast(factor, dtype) for dtype in (tf.float32, tf.float64)}
 
 

@@ -80,7 +80,6 @@ def _is_restored(assignment: tf.Operation) -> bool:
 
 
 def _functions_of(node: Any) -> list[str]:
-    """Returns the names of the functions that a node (`NodeDef`) calls."""
     names = []
     for attribute in node.attr.values():
         if attribute.HasField("func"):

@@ -194,7 +194,6 @@ class ModelPrecision:
         return read_in_half(weight, self._casts) if isinstance(weight, tf.Variable) else weight
 
     def _half_weight(self, getter: Callable[..., tf.Variable], name: str, **given: object) -> Any:
-        """Gets a variable; a weight is kept in half precision."""
         dtype = tf.as_dtype(given.get("dtype") or tf.float32)
         if not _is_weight(dtype, given) or is_in_layer():
             return getter(name, **given)

@@ -216,7 +216,6 @@ def train_op_of(
 
 
 def _ops_of_hooks() -> list[tf.Operation]:
-    """Returns the ops that hooks have added to the current graph for each step."""
     return _in_this_graph(v1.get_collection(RUN_WITH_EACH_STEP))
 
 

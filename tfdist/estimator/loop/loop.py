@@ -236,7 +236,6 @@ def _build(
     report: NoReport,
     found: FoundCheckpoint,
 ) -> Model:
-    """Calls the user's functions and builds the graph of a training."""
     graph = v1.get_default_graph()
     global_step = call.create_global_step(graph)
     inputs, progress = _make_input(call, strategy, placement, peers, found.input)

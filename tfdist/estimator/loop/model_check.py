@@ -283,7 +283,6 @@ def _subclasses_of(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 def _nodes_of(graph: tf.Graph) -> Iterator[Any]:
-    """Yields the nodes of a graph and of its functions."""
     definition = graph.as_graph_def()
     yield from definition.node
     for function in definition.library.function:

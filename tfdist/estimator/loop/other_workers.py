@@ -164,7 +164,6 @@ class OtherWorkers(Peers):
         return session
 
     def _describe(self, model: Model, last_step: int | None) -> str:
-        """Describes this worker's model and settings, which must be equal on all workers."""
         call = self._call
         training = model.training
         features, labels, _ = training.batch

@@ -113,7 +113,6 @@ def _counters_and_summaries(
 
 
 def _loss_lines(call: TrainCall, model: Model) -> Hooks:
-    """Returns the hook that logs the loss and the step, as often as the config asks."""
     every = call.config.log_step_count_steps
     if every is None:
         return []
@@ -218,7 +217,6 @@ def add_metrics_to_report(metrics: Mapping[str, tf.Tensor]) -> None:
 
 
 def _add_loss_summary(loss: tf.Tensor) -> None:
-    """Adds the scalar summary 'loss' unless the model has one."""
     graph = v1.get_default_graph()
     names = {op.name for op in graph.get_operations() if op.type == "ScalarSummary"}
     if "loss" not in names:

@@ -231,7 +231,6 @@ def take_over(
 
 
 def _copy_files(snapshot: Snapshot, source: Path, folder: str) -> None:
-    """Copies the files of a snapshot on this host into a folder, which may be remote."""
     for name in snapshot.files:
         tf.io.gfile.copy(os.path.join(source, name), os.path.join(folder, name), overwrite=True)
 

@@ -150,7 +150,6 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 def _worker(values: Any) -> Worker:
-    """Returns a worker from the message that it has sent."""
     steps = []
     for step in values["steps"]:
         ops = [Op(**{**op, "span": tuple(op["span"])}) for op in step["ops"]]

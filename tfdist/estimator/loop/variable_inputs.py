@@ -86,6 +86,5 @@ def _bits_of_users(marks: Iterable[tuple[tf.Tensor, int]]) -> dict[tf.Operation,
 
 
 def _users(handle: tf.Tensor, forward: Set[tf.Operation]) -> set[tf.Operation]:
-    """Returns the operations that compute with a variable's value."""
     reads = descendants([handle.op], is_inside=lambda op: op in forward and op.type in _READS)
     return {user for read in reads for user in consumers_of(read) if user in forward} - reads
