@@ -16,7 +16,7 @@ from tfdist.cluster import Cluster, Task, wait_for_servers
 from tfdist.cluster.rendezvous.meeting import join
 from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.protocol import members_of
-from tfdist.cluster.rendezvous.sockets import port_taken_error
+from tfdist.cluster.rendezvous.sockets import Patience, port_taken_error
 from tfdist.process.endings import print_to_stderr
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.private_runtime import start_eager_server
@@ -68,7 +68,7 @@ def start_server(
         taken.
     """
     with in_phase("waiting"):
-        membership = join(cluster, task, timeout_s=start_timeout_s)
+        membership = join(cluster, task, Patience(start_timeout_s))
     membership.on_line = print_to_stderr
     membership.stall_timeout_s = stall_timeout_s
     # gRPC reads the name in small letters only.

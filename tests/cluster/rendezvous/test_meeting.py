@@ -363,7 +363,7 @@ def test_a_line_without_end_is_not_kept(run_of: RunOf) -> None:
     with ours, theirs:
         sending = threading.Thread(target=theirs.sendall, args=(b"x" * (LINE_MAX_BYTES + 1),))
         sending.start()
-        problem = _follow(ours, hello, Patience(2.0, 5.0), print)
+        problem = _follow(ours, hello, Patience(2.0, 5.0))
         sending.join()
     assert problem == "another program answers there"
 

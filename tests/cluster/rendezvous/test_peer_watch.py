@@ -161,11 +161,12 @@ _MANY = """
 import os, signal, sys, threading
 from tfdist.cluster import Cluster, PeerWatch, WorkerLostError
 from tfdist.cluster.rendezvous.meeting import join
+from tfdist.cluster.rendezvous.sockets import Patience
 cluster = Cluster(jobs={"worker": tuple(f"localhost:{port}" for port in sys.argv[2:])})
 read, write = os.pipe()
 
 def watch(index):
-    membership = join(cluster, cluster.workers[index], say=lambda line: None)
+    membership = join(cluster, cluster.workers[index], Patience(say=lambda line: None))
     os.write(write, f"joined {index} {threading.active_count()}\\n".encode())
     interrupted = threading.Event()
     try:

@@ -3,7 +3,7 @@
 import selectors
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tfdist.cluster.rendezvous.protocol import (
@@ -16,7 +16,6 @@ from tfdist.cluster.rendezvous.protocol import (
     name_missing,
     parse_hello,
     refusal,
-    waiting_line,
 )
 from tfdist.cluster.rendezvous.sockets import HELLO_LIMIT_S, POLL_S, Patience, has_ended
 
@@ -47,7 +46,6 @@ class Gathering:
     members: Sequence[Member]
     listeners: Sequence[socket.socket]
     patience: Patience
-    say: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self._guests: list[_Guest] = []
@@ -112,7 +110,7 @@ class Gathering:
             data = b""
         if not data:
             if guest.index is not None and not self._error:
-                self.say(f"{self.members[guest.index]} left before the start.")
+                self.patience.say(f"{self.members[guest.index]} left before the start.")
             self._drop(guest)
         elif guest.index is None:
             guest.received += data
@@ -153,11 +151,11 @@ class Gathering:
         elif missing and self.patience.is_over():
             self._is_absence = True
             self._fail(missing_error(missing, self.patience.limit_s))
-        elif missing and self.patience.report_is_due():
-            self.say(waiting_line(missing, self.patience.waited_s, self.patience.limit_s))
         elif missing != self._reported_missing:
             self._reported_missing = missing
             self._tell_all(self._waiting_reply())
+        elif missing:
+            self.patience.report(missing)
 
     def _fail(self, error: str) -> None:
         if not self._error:
@@ -193,7 +191,7 @@ class Gathering:
     def _ignore(self, guest: _Guest) -> None:
         if not self._has_reported_strangers:
             self._has_reported_strangers = True
-            self.say(
+            self.patience.say(
                 f"Ignored a connection from {guest.sender_ip} that is not a worker of this run."
             )
         self._drop(guest)

@@ -70,30 +70,22 @@ def meet(
         worker was started with another cluster, or two processes were started as one task.
       ClusterError: If the task is not a worker of the cluster.
     """
-    join(cluster, task, timeout_s=timeout_s, report_every_s=report_every_s, say=say).close()
+    join(cluster, task, Patience(timeout_s, report_every_s, say)).close()
 
 
-def join(
-    cluster: Cluster,
-    task: Task,
-    *,
-    timeout_s: float = 300.0,
-    report_every_s: float = 5.0,
-    say: Callable[[str], None] = print_to_stderr,
-) -> Membership:
+def join(cluster: Cluster, task: Task, patience: Patience) -> Membership:
     """Does the same as `meet`, and keeps the connections: returns this worker's membership."""
     endings.install()
     index = cluster.worker_index(task)
     members = members_of(cluster)
-    patience = Patience(timeout_s, report_every_s)
     # Only the chief accepts connections, but every worker must notice here if its port is in use.
     with listening(members[index]) as listeners:
         if index == 0:
-            connections = Gathering(members, listeners, patience, say).run()
+            connections = Gathering(members, listeners, patience).run()
         else:
-            connections = {0: _join(members, index, patience, say)}
+            connections = {0: _join(members, index, patience)}
     if patience.has_reported:
-        say(f"All {len(members)} workers are here.")
+        patience.say(f"All {len(members)} workers are here.")
     return Membership(members, index, connections)
 
 
@@ -128,7 +120,7 @@ def wait_for_servers(
     """
     own = members_of(cluster)[cluster.worker_index(task)]
     waiting = [member for member in members_of(cluster) if member != own]
-    patience = Patience(timeout_s, report_every_s)
+    patience = Patience(timeout_s, report_every_s, say)
     while True:
         problem, unreachable = "", []
         for member in waiting:
@@ -143,15 +135,11 @@ def wait_for_servers(
         missing = name_missing(waiting)
         if patience.is_over():
             raise AbsentWorkerError(unreachable_error(missing, patience.limit_s, problem))
-        if patience.report_is_due():
-            server = f"the TensorFlow server of {missing}"
-            say(waiting_line(server, patience.waited_s, patience.limit_s, problem))
+        patience.report(f"the TensorFlow server of {missing}", problem)
         patience.pause()
 
 
-def _join(
-    members: Sequence[Member], index: int, patience: Patience, say: Callable[[str], None]
-) -> socket.socket:
+def _join(members: Sequence[Member], index: int, patience: Patience) -> socket.socket:
     """Returns the connection after the chief's "go"; connects again as often as it fails."""
     chief = str(members[0])
     hello = Hello(members=tuple(members), index=index, process=uuid.uuid4().hex)
@@ -164,7 +152,7 @@ def _join(
             with contextlib.ExitStack() as closing:
                 closing.enter_context(connection)
                 try:
-                    problem = _follow(connection, hello, patience, say)
+                    problem = _follow(connection, hello, patience)
                 except OSError as error:
                     problem = why_not_connected(error)
                 if not problem:
@@ -172,14 +160,11 @@ def _join(
                     return connection
         if patience.is_over():
             raise AbsentWorkerError(missing_error(chief, patience.limit_s, problem))
-        if patience.report_is_due():
-            say(waiting_line(chief, patience.waited_s, patience.limit_s, problem))
+        patience.report(chief, problem)
         patience.pause()
 
 
-def _follow(
-    connection: socket.socket, hello: Hello, patience: Patience, say: Callable[[str], None]
-) -> str:
+def _follow(connection: socket.socket, hello: Hello, patience: Patience) -> str:
     """Sends the hello and follows the chief's replies; returns "" after "go", else a problem."""
     connection.sendall(encode(hello))
     connection.settimeout(POLL_S)
@@ -208,7 +193,7 @@ def _follow(
             raise AbsentWorkerError(missing_error(heard.missing, patience.limit_s))
         if patience.report_is_due():
             silent_s = time.monotonic() - heard_at
-            say(_line_while_connected(str(hello.members[0]), heard, silent_s, patience))
+            patience.say(_line_while_connected(str(hello.members[0]), heard, silent_s, patience))
 
 
 def _line_while_connected(

@@ -37,7 +37,6 @@ from tfdist.cluster.rendezvous.protocol import (
     parse_hello,
     parse_reply,
     refusal,
-    waiting_line,
 )
 from tfdist.cluster.rendezvous.sockets import (
     HELLO_LIMIT_S,
@@ -78,8 +77,8 @@ def wait_for_chief(
     with listening(own) as listeners:
         say(f"{own} holds no variables, the workers do. It waits until {members[0]} is done.")
         while True:
-            patience = Patience(timeout_s, report_every_s)
-            with _accept_chief(listeners, members, patience, say) as connection:
+            patience = Patience(timeout_s, report_every_s, say)
+            with _accept_chief(listeners, members, patience) as connection:
                 is_done = _follow(connection)
             if is_done:
                 say(f"{members[0]} is done: {own.name} ends.")
@@ -88,16 +87,12 @@ def wait_for_chief(
 
 
 def _accept_chief(
-    listeners: Sequence[socket.socket],
-    members: Sequence[Member],
-    patience: Patience,
-    say: Callable[[str], None],
+    listeners: Sequence[socket.socket], members: Sequence[Member], patience: Patience
 ) -> socket.socket:
     """Returns the chief's connection, after its hello; those of other programs are ignored."""
     chief = str(members[0])
     while not patience.is_over():
-        if patience.report_is_due():
-            say(waiting_line(chief, patience.waited_s, patience.limit_s))
+        patience.report(chief)
         for listener in select.select(listeners, (), (), POLL_S)[0]:
             connection, _ = listener.accept()
             if _is_chief(connection, members):

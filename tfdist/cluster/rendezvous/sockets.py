@@ -4,11 +4,17 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from tfdist.cluster.rendezvous.protocol import Member, PortTakenError, RendezvousError
+from tfdist.cluster.rendezvous.protocol import (
+    Member,
+    PortTakenError,
+    RendezvousError,
+    waiting_line,
+)
 from tfdist.cluster.tasks import is_loopback, split_address
+from tfdist.process.endings import print_to_stderr
 
 # The longest wait before this process looks at its clock again.
 POLL_S = 0.1
@@ -24,11 +30,20 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class Patience:
-    """The limit of a wait, and the times at which it is reported."""
+    """The limit of a wait, whose clock starts here, and its reports to the user.
 
-    def __init__(self, limit_s: float, report_every_s: float) -> None:
-        """Starts the clock."""
+    Args:
+      say: Called with each line for the user.
+    """
+
+    def __init__(
+        self,
+        limit_s: float = 300.0,
+        report_every_s: float = 5.0,
+        say: Callable[[str], None] = print_to_stderr,
+    ) -> None:
         self.limit_s = limit_s
+        self.say = say
         self.has_reported = False
         self._report_every_s = report_every_s
         self._start = time.monotonic()
@@ -55,6 +70,11 @@ class Patience:
         self._next_report = now + self._report_every_s
         self.has_reported = True
         return True
+
+    def report(self, missing: str, problem: str = "") -> None:
+        """Names who is missing, and why, if a report is due."""
+        if self.report_is_due():
+            self.say(waiting_line(missing, self.waited_s, self.limit_s, problem))
 
 
 @contextmanager
