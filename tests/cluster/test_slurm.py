@@ -1,4 +1,4 @@
-"""The cluster is found in the environment, and contradictions are named."""
+"""A Slurm step as a cluster: it is found in the environment, and contradictions are named."""
 
 import pytest
 
