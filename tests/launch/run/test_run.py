@@ -259,15 +259,22 @@ def test_logs_that_cannot_be_written_are_reported_without_a_traceback(
     assert "Traceback" not in run.err
 
 
-def test_processes_that_a_worker_leaves_behind_are_ended_with_it(launch: Launch) -> None:
+def test_processes_that_a_worker_leaves_behind_are_ended_with_it_and_earlier_ones_are_not(
+    launch: Launch,
+) -> None:
+    sleep = "env -u TFDIST_TEST_RUN sleep 600 >/dev/null 2>&1"
     run = launch(
         """
         subprocess.Popen(["sleep", "600"], start_new_session=True)
         subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & (setsid sleep 600 &) ; wait"])
         """,
         num_instances=1,
+        before=["sh", "-c", f'{sleep} & echo $! > before; exec "$@"', "sh"],
     )
     assert run.wait() == 0
+    earlier = psutil.Process(int((run.folder / "before").read_text()))
+    assert earlier.name() == "sleep"
+    earlier.kill()
     assert run.is_nothing_left(limit_s=5.0)
 
 
@@ -310,13 +317,3 @@ def test_a_horovod_rank_that_fails_is_blamed_and_nothing_is_left(launch: Launch)
     assert (run.folder / "saved-0").exists()
     assert run.is_nothing_left()
     assert "mpirun" not in run.err
-
-
-def test_processes_that_were_there_before_the_launcher_are_left_alone(launch: Launch) -> None:
-    run = launch(
-        "",
-        num_instances=1,
-        before=["sh", "-c", 'sleep 600 >/dev/null 2>&1 & echo $! > before; exec "$@"', "sh"],
-    )
-    assert run.wait() == 0
-    assert psutil.Process(int((run.folder / "before").read_text())).name() == "sleep"
