@@ -81,8 +81,7 @@ _PHASES_OF_STEPS = ("training", "stopping")
 class Agent:
     """Starts one worker, forwards its output and state, and stops it.
 
-    Args:
-      standby: The standby of this agent; it is used and kept if the message asks for that.
+    The agent's standby is used and kept if the message "start" asks for that.
     """
 
     def __init__(

@@ -27,12 +27,7 @@ _MOST_WAITING = 10_000  # lines
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of output.
-
-    Attributes:
-      workers: The indices of the workers that have printed it.
-      since_s: The time at which the first of them printed it.
-    """
+    """A line of output, the workers that have printed it, and when the first of them did."""
 
     workers: set[int]
     stream: Stream

@@ -36,11 +36,7 @@ LONGEST_TAIL = 65_536  # characters of the end of a worker's output
 
 @dataclass(frozen=True, kw_only=True)
 class Aftermath:
-    """The events after the failure.
-
-    Attributes:
-      killed: The names of those of them that did not end in time and were killed.
-    """
+    """The events after the failure: `killed` are those of the stopped that did not end in time."""
 
     num_workers: int = 0
     stopped: Sequence[str] = ()

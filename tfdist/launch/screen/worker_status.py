@@ -89,12 +89,9 @@ def _progress(worker: WorkerSnapshot) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class StepSample:
-    """A point of the run: a step, and the time at which it was first seen.
+    """A step of the run, and when it was first seen, on the clock of `RecentProgress.after`.
 
-    Attributes:
-      seen_s: The time, on the clock of `RecentProgress.after`.
-      trained_s: The seconds of training before it.
-      examples: The examples of all workers.
+    `trained_s` are the seconds of training before it, `examples` those of all workers.
     """
 
     seen_s: float

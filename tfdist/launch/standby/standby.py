@@ -72,11 +72,7 @@ class Program:
 
 
 class ForkedWorker:
-    """A worker that a standby has forked; like `subprocess.Popen`, as far as agents use that.
-
-    Attributes:
-      returncode: Its exit code, or minus the number of the signal that ended it; None before.
-    """
+    """A worker that a standby has forked; like `subprocess.Popen`, as far as agents use that."""
 
     def __init__(
         self, pid: int, stdout: IO[bytes], stderr: IO[bytes], read: Callable[[], Mapping[str, int]]

@@ -65,9 +65,7 @@ class WorkerPlan:
 class Plan:
     """All processes of the run.
 
-    Attributes:
-      num_ilds: poprun's number of IPU link domains. Shown as a row of the topology table, without
-        further effect.
+    `num_ilds` is poprun's number of IPU link domains, which is only a row of the topology table.
     """
 
     engine: str
