@@ -18,20 +18,6 @@ BreakAgents = Callable[[str], dict[str, str]]
 
 needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
 
-# Workers that cannot go on without each other; one that is asked to stop saves.
-SAVE_ON_TERM = """
-    def save():
-        time.sleep(0.3)
-        (here / f"saved-{index}").touch()
-        sys.exit(143)
-
-    on(signal.SIGTERM, save)
-    """
-REPORT = """
-    from tfdist.process.progress_file import find_progress_file
-    report = find_progress_file()
-    """
-
 
 def boxed(err: str) -> str:
     """Returns the box at the end without its borders, with single spaces between words."""
@@ -98,18 +84,22 @@ def test_a_worker_that_exits_3_is_blamed_though_it_is_hidden_and_the_other_may_s
     launch: Launch,
 ) -> None:
     run = launch(
-        SAVE_ON_TERM
-        + """
-    print("words of", index, flush=True)
-    ready()
-    if index == 1:
-        wait_for("ready-0")
-        print("my last words", flush=True)
-        sys.exit(3)
-    time.sleep(600)
-    """,
-        "--show",
-        "0",
+        """
+        def save():
+            time.sleep(0.3)
+            (here / f"saved-{index}").touch()
+            sys.exit(143)
+
+        on(signal.SIGTERM, save)
+        print("words of", index, flush=True)
+        ready()
+        if index == 1:
+            wait_for("ready-0")
+            print("my last words", flush=True)
+            sys.exit(3)
+        time.sleep(600)
+        """,
+        *("--show", "0"),
     )
     assert run.wait() == 3
     assert run.out == "[0] words of 0\n"
@@ -121,25 +111,6 @@ def test_a_worker_that_exits_3_is_blamed_though_it_is_hidden_and_the_other_may_s
     assert "worker 0 was then stopped (TERM) and did not have to be killed" in box
     assert "logs/worker-1.log" in box
     assert (run.folder / "saved-0").exists()
-
-
-def test_a_stopped_worker_is_named_after_the_stall_timeout(launch: Launch) -> None:
-    run = launch(
-        REPORT
-        + """
-    report.write(phase="training", step=7, in_step=True)
-    if index == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(600)
-    """,
-        "--stall-timeout",
-        "4",
-    )
-    assert run.wait() == 124
-    box = boxed(run.err)
-    assert "worker 1 failed first" in box
-    assert "stopped (SIGSTOP)" in box
-    assert "step 7" in box
 
 
 def test_a_dry_run_starts_and_writes_nothing_and_shows_no_secret(launch: Launch) -> None:
@@ -295,25 +266,3 @@ def test_horovods_ranks_get_mpis_variables_and_no_tf_config(launch: Launch) -> N
         ["1", "2", "1", "False"],
     ]
     assert run.log("evaluator").split() == ["None", "None", "None", "True"]
-
-
-@needs_horovod
-def test_a_horovod_rank_that_fails_is_blamed_and_nothing_is_left(launch: Launch) -> None:
-    run = launch(
-        SAVE_ON_TERM
-        + """
-    ready()
-    wait_for(f"ready-{1 - index}")
-    subprocess.Popen(["sleep", "600"], start_new_session=True)
-    if index == 1:
-        sys.exit(3)
-    time.sleep(600)
-    """,
-        "--engine",
-        "horovod",
-    )
-    assert run.wait() == 3
-    assert "worker 1 failed first" in boxed(run.err)
-    assert (run.folder / "saved-0").exists()
-    assert run.is_nothing_left()
-    assert "mpirun" not in run.err
