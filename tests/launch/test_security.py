@@ -134,7 +134,7 @@ def test_a_stranger_is_disconnected_without_an_answer(waiting: Any) -> None:
         assert knock(waiting, said, token=token) == b"", said[:20]
 
 
-def test_no_stranger_can_take_the_place_of_a_missing_agent(
+def test_no_stranger_takes_the_place_of_a_missing_agent_and_the_start_can_be_stopped(
     launch: Launch, break_agents: Callable[[str], dict[str, str]]
 ) -> None:
     run = launch("ready()", num_instances=1, environ=break_agents("time.sleep(600)"))
@@ -143,7 +143,8 @@ def test_no_stranger_can_take_the_place_of_a_missing_agent(
         assert knock(run, hello(), token=token) == b""
     run.signal(signal.SIGTERM)
     assert run.wait() == 143
-    assert "before worker 0 (localhost) had started" in run.err
+    assert "they were stopped before worker 0 (localhost) had started" in run.err
+    assert run.is_nothing_left()
 
 
 def test_hundreds_of_connections_cost_one_line_and_no_worker(

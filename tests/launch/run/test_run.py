@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,18 +204,6 @@ def test_an_agent_that_cannot_run_is_reported_with_its_output(
     assert run.wait() == 1
     assert "the agent of worker 0 ended with exit code 5" in run.err
     assert "no such library" in run.err
-
-
-def test_a_start_that_hangs_can_be_stopped(
-    launch: Launch, break_agents: BreakAgents, tmp_path: Path
-) -> None:
-    action = f"open({str(tmp_path / 'run-0' / 'hangs')!r}, 'w'); time.sleep(600)"
-    run = launch("ready()", num_instances=1, environ=break_agents(action))
-    run.wait_for("hangs")
-    run.signal(signal.SIGTERM)
-    assert run.wait(30) == 143
-    assert "stopped before worker 0" in run.err
-    assert run.is_nothing_left()
 
 
 def test_logs_that_cannot_be_written_are_reported_without_a_traceback(
