@@ -339,6 +339,11 @@ EVALUATOR = {"task": {"type": "evaluator", "index": 0}}
 TRAIN = TrainSpec(_input_fn, max_steps=9)
 
 
+def _run(estimator: Any, **settings: Any) -> Any:
+    """Trains to step 9 and evaluates, with settings of the EvalSpec."""
+    return train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn, **settings))
+
+
 def _result(step: int) -> dict[str, Any]:
     return {"global_step": step, "loss": 1.0}
 
@@ -367,8 +372,7 @@ def test_an_evaluator_does_not_evaluate_a_checkpoint_twice_and_says_so_every_10_
 ) -> None:
     paths = ["a", "a", "a", "a", "b"]
     estimator = fake(EVALUATOR, paths, [_result(1), _result(9)])
-    spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=301)
-    train_and_evaluate(estimator, TRAIN, spec)
+    _run(estimator, start_delay_secs=0, throttle_secs=301)
     called = [call.kwargs["checkpoint_path"] for call in estimator.evaluate.call_args_list]
     assert called == ["a", "b"]
     assert sum(clock.slept) == 4 * 301
@@ -380,8 +384,7 @@ def test_an_evaluator_that_never_waits_is_warned(
     fake: Make, clock: Times, logged: list[str]
 ) -> None:
     estimator = fake(EVALUATOR, [None, None, "a"], [_result(9)])
-    spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=0)
-    train_and_evaluate(estimator, TRAIN, spec)
+    _run(estimator, start_delay_secs=0, throttle_secs=0)
     phrase = "EvalSpec.throttle_secs is set as 0"
     assert sum(line.startswith(phrase) for line in logged) == 1
 
@@ -405,8 +408,7 @@ def test_an_evaluator_ends_after_the_last_checkpoint_of_a_training_that_ended_ea
 
     clock.sleep = sleep  # type: ignore[method-assign]
     estimator.latest_checkpoint.side_effect = lambda: "a" if len(clock.slept) < 3 else "b"
-    spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=throttle_secs)
-    metrics, _ = train_and_evaluate(estimator, TRAIN, spec)
+    metrics, _ = _run(estimator, start_delay_secs=0, throttle_secs=throttle_secs)
     assert metrics == _result(2)
     assert sum(clock.slept) < 10
 
@@ -422,8 +424,7 @@ def test_an_evaluator_that_starts_after_the_training_waits_for_another_and_then_
         write_end(str(tmp_path))
     times = SimpleNamespace(monotonic=clock.monotonic)
     monkeypatch.setattr("tfdist.estimator.checkpoints.training_end.time", times)
-    spec = EvalSpec(_input_fn, start_delay_secs=0, throttle_secs=60)
-    metrics, _ = train_and_evaluate(estimator, TRAIN, spec)
+    metrics, _ = _run(estimator, start_delay_secs=0, throttle_secs=60)
     assert metrics == _result(2)
     assert 600 <= sum(clock.slept) < 700
 
@@ -447,7 +448,7 @@ def test_a_chief_notes_the_end_of_its_training(fake: Make, tmp_path: Path, error
     write_end(str(tmp_path))
     before = (tmp_path / "training.ended").read_text()
     with pytest.raises(error) if error else nullcontext():
-        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+        _run(estimator)
     note = tmp_path / "training.ended"
     assert note.exists() == (error is not KeyError)  # It may be started again.
     assert error is KeyError or note.read_text() != before
@@ -468,7 +469,7 @@ def test_an_evaluate_that_returns_something_else_is_refused(
 ) -> None:
     estimator = fake(EVALUATOR, ["a"], [result])
     with pytest.raises(error, match=phrase):
-        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn, start_delay_secs=0))
+        _run(estimator, start_delay_secs=0)
 
 
 def test_a_listener_that_finds_no_new_checkpoint_raises(fake: Make) -> None:
@@ -483,7 +484,7 @@ def test_a_listener_that_finds_no_new_checkpoint_raises(fake: Make) -> None:
 
     estimator.train.side_effect = train
     with pytest.raises(RuntimeError, match="There was no new checkpoint after the training"):
-        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn, throttle_secs=0))
+        _run(estimator, throttle_secs=0)
 
 
 def _task(cluster: Any, task_type: str, index: int = 0) -> Any:
@@ -504,7 +505,7 @@ def test_a_chief_beside_an_evaluator_only_trains(fake: Make) -> None:
 @pytest.mark.parametrize("task_type", ["chief", "master", "worker"])
 def test_a_cluster_of_one_evaluates_after_its_checkpoints(fake: Make, task_type: str) -> None:
     estimator = fake(_task({task_type: ["a:1"]}, task_type))
-    train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+    _run(estimator)
     assert len(estimator.train.call_args.kwargs["saving_listeners"]) == 1
 
 
@@ -521,7 +522,7 @@ def test_an_evaluator_of_a_cluster_with_parameter_servers_evaluates(
     fake: Make, clock: Times
 ) -> None:
     estimator = fake(_task(PS, "evaluator"), ["a"], [_result(9)])
-    train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+    _run(estimator)
     assert estimator.evaluate.call_count == 1
 
 
@@ -536,7 +537,7 @@ def test_an_evaluator_of_a_cluster_with_parameter_servers_evaluates(
 def test_other_tasks_are_refused(fake: Make, task_type: str, index: int, phrase: str) -> None:
     estimator = fake(_task({"chief": ["a:1"], task_type: ["b:1"]}, task_type, index))
     with pytest.raises(ValueError, match=phrase):
-        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+        _run(estimator)
 
 
 def test_a_worker_without_a_master_is_refused(fake: Make) -> None:
@@ -547,4 +548,4 @@ def test_a_worker_without_a_master_is_refused(fake: Make) -> None:
     config.task_type, config.task_id, config.num_ps_replicas = "worker", 0, 0
     config.num_worker_replicas, config.master = 2, ""
     with pytest.raises(RuntimeError, match=r"Could not start server; .*TF_CONFIG"):
-        train_and_evaluate(estimator, TRAIN, EvalSpec(_input_fn))
+        _run(estimator)

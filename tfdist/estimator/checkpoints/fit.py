@@ -100,13 +100,6 @@ def values_of(saver: v1.train.Saver, graph: tf.Graph) -> dict[str, CheckpointVal
     return _restored_by(op for op in path.consumers() if op.type == "RestoreV2")
 
 
-def check(saver: v1.train.Saver, checkpoint: str) -> None:
-    """Raises an error for a checkpoint that does not fit the model; see `mismatch`."""
-    text = mismatch(saver, checkpoint)
-    if text is not None:
-        raise CheckpointMismatchError(text)
-
-
 def check_initial_values(checkpoint: str) -> None:
     """Raises an error for a checkpoint that does not fit the initializers which read from it.
 
@@ -183,7 +176,13 @@ def checked(scaffold: v1.train.Scaffold, checkpoint: str | None) -> Any:
     """Returns a scaffold that checks that the checkpoint fits; None is no checkpoint."""
     if checkpoint is None:
         return scaffold
-    return CheckedScaffold(scaffold, lambda saver: check(saver, checkpoint))
+
+    def check(saver: v1.train.Saver) -> None:
+        text = mismatch(saver, checkpoint)
+        if text is not None:
+            raise CheckpointMismatchError(text)
+
+    return CheckedScaffold(scaffold, check)
 
 
 class CheckedScaffold:

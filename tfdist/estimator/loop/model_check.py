@@ -97,18 +97,15 @@ def check_models(models: Sequence[str]) -> None:
     for worker, text in enumerate(models[1:], start=1):
         other = json.loads(text)
         difference = _difference(first, other, worker)
-        if difference:
-            raise ModelMismatchError(
-                f"The workers' models differ: {difference}. "
-                "Start all workers with the same program and arguments."
+        fix = "Start all workers with the same program and arguments."
+        if difference is None:
+            difference = _other_order(first, other, worker)
+            fix = (
+                "Create the variables in the same order on every worker: iterate over "
+                "sorted(names), for example, where model_fn iterates over a set."
             )
-        difference = _other_order(first, other, worker)
-        if difference:
-            raise ModelMismatchError(
-                f"The workers' models differ: {difference}. Create the variables in the same order "
-                "on every worker: iterate over sorted(names), for example, where model_fn iterates "
-                "over a set."
-            )
+        if difference is not None:
+            raise ModelMismatchError(f"The workers' models differ: {difference}. {fix}")
 
 
 def _difference(first: dict[str, Any], other: dict[str, Any], worker: int) -> str | None:
