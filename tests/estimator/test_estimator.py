@@ -123,6 +123,7 @@ def test_params_are_copied(tmp_path: Path) -> None:
     params["sizes"].append(2)
     estimator.params["sizes"].append(3)
     assert estimator.params == {"sizes": [1]}
+    assert tfe.Estimator(_with_params, tmp_path, params=[1]).params == [1]  # Without a batch size.
 
 
 # model_dir and config.
@@ -289,16 +290,12 @@ METHODS = [("train", "train"), ("evaluate", "eval"), ("predict", "predict")]
 @pytest.mark.parametrize(("method", "name"), METHODS)
 def test_the_batch_size_of_a_replica_is_in_params(tmp_path: Path, method: str, name: str) -> None:
     sizes = {"train_batch_size": 6, "eval_batch_size": 8, "predict_batch_size": 10}
-    estimator = tfe.Estimator(_with_params, tmp_path, params={"a": 1}, **sizes)
-    expected = {"a": 1, "batch_size": sizes[f"{name}_batch_size"]}
-    assert _seen_by_input_fn(estimator, method) == expected
-    assert estimator.params == {"a": 1}
-
-
-def test_the_batch_size_is_shared_by_the_replicas(tmp_path: Path) -> None:
-    config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=2))
-    estimator = tfe.Estimator(_model_fn, tmp_path, config, train_batch_size=6)
-    assert _seen_by_input_fn(estimator, "train") == {"batch_size": 3}
+    for number in (1, 2):
+        config = tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=number))
+        estimator = tfe.Estimator(_with_params, tmp_path, config, params={"a": 1}, **sizes)
+        expected = {"a": 1, "batch_size": sizes[f"{name}_batch_size"] // number}
+        assert _seen_by_input_fn(estimator, method) == expected
+        assert estimator.params == {"a": 1}
 
 
 def test_workers_and_replicas_share_a_batch() -> None:
@@ -306,10 +303,6 @@ def test_workers_and_replicas_share_a_batch() -> None:
     message = r"train_batch_size \(got 25\) must be divisible by num_workers \* num_replicas "
     with pytest.raises(ValueError, match=message + r"\(2 \* 3\). Nearest: 24 and 30"):
         replica_batch_size("train_batch_size", 25, 2, 3)
-
-
-def test_params_without_a_batch_size_may_be_anything(tmp_path: Path) -> None:
-    assert tfe.Estimator(_with_params, tmp_path, params=[1]).params == [1]
 
 
 # Asking for what makes no sense.

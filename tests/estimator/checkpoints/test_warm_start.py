@@ -51,12 +51,29 @@ def test_a_path_starts_the_trainable_variables_and_the_settings_are_logged(
     assert new["global_step"] == 0
 
 
-@pytest.mark.parametrize("kind", ["file", "path object"])
-def test_the_path_may_be_a_checkpoint(older: tfe.Estimator, start: Make, kind: str) -> None:
-    path = older.latest_checkpoint()
-    assert path is not None
-    new = start(Path(path) if kind == "path object" else path)
+def _export(older: tfe.Estimator, folder: Path) -> str:
+    def receiver_fn() -> Any:
+        x = v1.placeholder(tf.float32, [None, 2], "x")
+        return ServingInputReceiver({"x": x}, {"x": x})
+
+    return older.export_saved_model(folder / "export", receiver_fn).decode()
+
+
+@pytest.mark.parametrize(
+    "path_of",
+    [
+        lambda older, _: older.latest_checkpoint(),
+        lambda older, _: Path(older.latest_checkpoint()),
+        _export,
+    ],
+    ids=["file", "path object", "SavedModel"],
+)
+def test_the_path_may_be_a_checkpoint_or_a_saved_model(
+    older: tfe.Estimator, start: Make, tmp_path: Path, logged: list[str], path_of: Any
+) -> None:
+    new = start(path_of(older, tmp_path))
     np.testing.assert_array_equal(new["kernel"], older.get_variable_value("kernel"))
+    assert ("Warm-starting from a SavedModel" in logged) == (path_of is _export)
 
 
 @pytest.mark.parametrize(
@@ -114,19 +131,6 @@ def test_rows_follow_their_word_to_a_new_vocabulary(
     settings = WarmStartSettings(older.model_dir, None, {"words": vocabulary}, {"words": "colours"})
     new = start(settings, embedding(3, "words"))
     np.testing.assert_array_equal(new["words"], [[5, 6], [0, 0], [1, 2]])
-
-
-def test_the_path_may_be_a_saved_model(
-    older: tfe.Estimator, start: Make, tmp_path: Path, logged: list[str]
-) -> None:
-    def receiver_fn() -> Any:
-        x = v1.placeholder(tf.float32, [None, 2], "x")
-        return ServingInputReceiver({"x": x}, {"x": x})
-
-    path = older.export_saved_model(tmp_path / "export", receiver_fn)
-    new = start(path.decode())
-    np.testing.assert_array_equal(new["kernel"], older.get_variable_value("kernel"))
-    assert "Warm-starting from a SavedModel" in logged
 
 
 def test_a_checkpoint_of_ones_own_goes_first(
