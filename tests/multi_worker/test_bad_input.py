@@ -206,185 +206,67 @@ def test_a_missing_mpi_library_is_named_with_the_mend(
     check_answer(end["error"], cannot, "openmpi")
 
 
-# What is refused while the graph is built, before the workers meet: each finds it by itself.
-
-
-def test_an_input_fn_that_returns_numbers_is_refused_by_every_worker(
-    fake_cluster: Any, train_briefly: Any
-) -> None:
-    def input_fn(index: int) -> Any:
-        return lambda: [[1.0, 2.0]]
-
-    for end in fake_cluster.run(train_briefly, "grpc", input_fn=input_fn):
-        assert end["seconds"] < limit_s()
-        check_answer(
-            end["error"],
-            "input_fn must return a tf.data.Dataset or tensors, got a float among them",
-            "Return a tf.data.Dataset, such as",
-        )
-
-
 # What only the workers together can know: every one of them gets the error.
 
 
-def build_loss(kind: str) -> Callable[..., Any]:
-    """A loss that differs on worker 1."""
-
-    def loss(index: int, weight: Any, features: Any) -> Any:
-        import numpy as np
-        import tensorflow as tf
-        import tensorflow.compat.v1 as v1
-
-        from tfdist.training import SGD, FixedLossScale, LossScaleOptimizer
-
-        own = tf.reduce_mean(tf.matmul(features, weight))
-        if kind == "one more" and index == 1:
-            own += tf.reduce_mean(v1.get_variable("more", [3]))
-        if kind == "other shape":
-            own += tf.reduce_mean(v1.get_variable("more", [3 + index]))
-        if kind == "NaN" and index == 1:
-            own *= tf.where(v1.train.get_global_step() >= 3, np.nan, 1.0)
-        if kind == "scale":
-            LossScaleOptimizer(SGD(0.0), FixedLossScale(8 << index)).minimize(own)
-        return own
-
-    return loss
+def numbers(index: int) -> Any:
+    return lambda: [[1.0, 2.0]]
 
 
-# Every fact that is compared, and each engine with several; the comparison itself is pure, and
-# tests/estimator/loop/test_model_check.py has its other cases.
-@pytest.mark.parametrize(
-    ("engine", "kind", "difference"),
-    [
-        (
-            "grpc",
-            "one more",
-            "variable more (float32 (3,)) exists on worker 1 but not on worker 0",
-        ),
-        (
-            "horovod",
-            "other shape",
-            "variable more is float32 (3,) on worker 0 and float32 (4,) on worker 1",
-        ),
-        ("grpc", "scale", "the loss scale is fixed at 8 on worker 0 and fixed at 16 on worker 1"),
-        ("horovod", "iterations", "iterations_per_loop is 2 on worker 0 and 3 on worker 1"),
-        ("grpc", "accumulation", "gradient_accumulation is 2 on worker 0 and 3 on worker 1"),
-        ("horovod", "precision", "precision is float32 on worker 0 and mixed_bfloat16 on worker 1"),
-    ],
-)
-def test_different_models_are_named_by_every_worker(
-    fake_cluster: Any, train_briefly: Any, engine: str, kind: str, difference: str
-) -> None:
-    changes: dict[str, Any] = {"loss": build_loss(kind)}
-    if kind in ("iterations", "accumulation"):
-        changes = {kind: lambda index: 2 + index}
-    if kind == "precision":
-        changes = {kind: lambda index: ["float32", "mixed_bfloat16"][index]}
-    ends = fake_cluster.run(train_briefly, engine, **changes, engine=engine)
-    for end in ends:
-        assert end["seconds"] < limit_s()
-        check_answer(
-            end["error"],
-            f"ModelMismatchError: The workers' models differ: {difference}.",
-            "Start all workers with the same program",
-        )
-    assert ends[0]["error"] == ends[1]["error"]
+def one_more_variable(index: int, weight: Any, features: Any) -> Any:
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    own = tf.reduce_mean(tf.matmul(features, weight))
+    return own + tf.reduce_mean(v1.get_variable("more", [3])) if index == 1 else own
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_nan_on_one_worker_ends_all_and_the_others_name_it(
-    fake_cluster: Any, train_briefly: Any, engine: str
-) -> None:
-    ends = fake_cluster.run(train_briefly, engine, loss=build_loss("NaN"), engine=engine)
-    reported = "NaN loss during training"
-    assert [end["error"] for end in ends] == [
-        f"NanLossElsewhereError: {reported}: the loss of worker 1 became NaN.",
-        f"NanLossDuringTrainingError: {reported}.",
-    ]
+def another_shape(index: int, weight: Any, features: Any) -> Any:
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    more = v1.get_variable("more", [3 + index])
+    return tf.reduce_mean(tf.matmul(features, weight)) + tf.reduce_mean(more)
+
+
+def another_scale(index: int, weight: Any, features: Any) -> Any:
+    import tensorflow as tf
+
+    from tfdist.training import SGD, FixedLossScale, LossScaleOptimizer
+
+    own = tf.reduce_mean(tf.matmul(features, weight))
+    LossScaleOptimizer(SGD(0.0), FixedLossScale(8 << index)).minimize(own)
+    return own
+
+
+def nan_on_worker_1(index: int, weight: Any, features: Any) -> Any:
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow.compat.v1 as v1
+
+    own = tf.reduce_mean(tf.matmul(features, weight))
+    is_bad = tf.logical_and(index == 1, v1.train.get_global_step() >= 3)
+    return own * tf.where(is_bad, np.nan, 1.0)
 
 
 def batches(*numbers: int) -> Callable[[int], Any]:
     """Input of so many batches on each worker."""
 
     def input_fn(index: int) -> Any:
-        def read() -> Any:
-            import tensorflow as tf
+        import tensorflow as tf
 
-            return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(numbers[index])
-
-        return read
+        return lambda: tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(numbers[index])
 
     return input_fn
 
 
-@pytest.mark.parametrize(("engine", "number", "per_loop"), [("grpc", 0, 1), ("horovod", 2, 3)])
-def test_a_worker_without_enough_input_is_named_by_every_worker(
-    fake_cluster: Any, train_briefly: Any, engine: str, number: int, per_loop: int
-) -> None:
-    ends = fake_cluster.run(
-        train_briefly,
-        engine,
-        input_fn=batches(9, number),
-        iterations=lambda index: per_loop,
-        engine=engine,
-    )
-    for end in ends:
-        check_answer(
-            end["error"],
-            "The input of worker 1 is too short",
-            f"takes {per_loop} batch(es) from each of 2 workers",
-            "Give each worker some input",
-        )
+def stops_at_another_step(index: int) -> list[Any]:
+    import tensorflow.compat.v1 as v1
+
+    return [v1.train.StopAtStepHook(4 + index)]
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "line"),
-    [
-        ("grpc", "steps", "LimitMismatchError: steps is 4 on worker 0 and 5 on worker 1."),
-        (
-            "horovod",
-            "hook",
-            "the step to stop at (steps, max_steps, StopAtStepHook) is 4 on worker 0",
-        ),
-    ],
-)
-def test_workers_that_would_end_after_different_steps_are_refused(
-    fake_cluster: Any, train_briefly: Any, engine: str, name: str, line: str
-) -> None:
-    def limits(index: int) -> dict[str, int]:
-        return {name: 4 + index}
-
-    def hooks(index: int) -> list[Any]:
-        import tensorflow.compat.v1 as v1
-
-        return [v1.train.StopAtStepHook(4 + index)]
-
-    differing = {"hooks": hooks} if name == "hook" else {"limits": limits}
-    ends = fake_cluster.run(train_briefly, engine, **differing, engine=engine)
-    for end in ends:
-        check_answer(end["error"], line)
-
-
-@pytest.mark.parametrize(("engine", "per_loop", "last_step"), [("grpc", 1, 5), ("horovod", 2, 4)])
-def test_workers_with_inputs_of_different_length_stop_after_the_same_step(
-    fake_cluster: Any, train_briefly: Any, engine: str, per_loop: int, last_step: int
-) -> None:
-    ends = fake_cluster.run(
-        train_briefly,
-        engine,
-        input_fn=batches(12, 5, 9),
-        iterations=lambda index: per_loop,
-        engine=engine,
-        num_workers=3,
-    )
-    assert [end["error"] for end in ends] == [None] * 3
-    assert [end["step"] for end in ends] == [last_step] * 3
-
-
-@pytest.mark.parametrize(("engine", "stopping_worker"), [("grpc", 0), ("horovod", 1)])
-def test_a_hook_that_stops_one_worker_stops_all_at_the_same_step(
-    fake_cluster: Any, train_briefly: Any, engine: str, stopping_worker: int
-) -> None:
+def stops_in_third_step(stopping_worker: int) -> Callable[[int], list[Any]]:
     def hooks(index: int) -> list[Any]:
         from typing import Any  # a class's own names don't go to the workers by themselves
 
@@ -400,7 +282,131 @@ def test_a_hook_that_stops_one_worker_stops_all_at_the_same_step(
 
         return [StopInThirdStep()] if index == stopping_worker else []
 
-    ends = fake_cluster.run(train_briefly, engine, hooks=hooks, engine=engine)
-    assert [end["error"] for end in ends] == [None, None]
-    # The others learn of it in the step after.
-    assert [end["step"] for end in ends] == [4, 4]
+    return hooks
+
+
+DIFFER = "ModelMismatchError: The workers' models differ: "
+SHORT = "The input of worker 1 is too short"
+# Engine, arguments of the training, and the words of the error. The comparison of models is pure,
+# and tests/estimator/loop/test_model_check.py has its other cases.
+REFUSED: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "numbers as input": (
+        "grpc",
+        {"input_fn": numbers},
+        [
+            "input_fn must return a tf.data.Dataset or tensors, got a float among them",
+            "Return a tf.data.Dataset, such as",
+        ],
+    ),
+    "a variable more": (
+        "grpc",
+        {"loss": one_more_variable},
+        [f"{DIFFER}variable more (float32 (3,)) exists on worker 1 but not on worker 0."],
+    ),
+    "another shape": (
+        "horovod",
+        {"loss": another_shape},
+        [f"{DIFFER}variable more is float32 (3,) on worker 0 and float32 (4,) on worker 1."],
+    ),
+    "another loss scale": (
+        "grpc",
+        {"loss": another_scale},
+        [f"{DIFFER}the loss scale is fixed at 8 on worker 0 and fixed at 16 on worker 1."],
+    ),
+    "other loops": (
+        "horovod",
+        {"iterations": lambda index: 2 + index},
+        [f"{DIFFER}iterations_per_loop is 2 on worker 0 and 3 on worker 1."],
+    ),
+    "other accumulation": (
+        "grpc",
+        {"accumulation": lambda index: 2 + index},
+        [f"{DIFFER}gradient_accumulation is 2 on worker 0 and 3 on worker 1."],
+    ),
+    "another precision": (
+        "horovod",
+        {"precision": lambda index: ["float32", "mixed_bfloat16"][index]},
+        [f"{DIFFER}precision is float32 on worker 0 and mixed_bfloat16 on worker 1."],
+    ),
+    "no input": (
+        "grpc",
+        {"input_fn": batches(9, 0)},
+        [SHORT, "takes 1 batch(es) from each of 2 workers", "Give each worker some input"],
+    ),
+    "input for a part of a loop": (
+        "horovod",
+        {"input_fn": batches(9, 2), "iterations": lambda index: 3},
+        [SHORT, "takes 3 batch(es) from each of 2 workers", "Give each worker some input"],
+    ),
+    "other steps": (
+        "grpc",
+        {"limits": lambda index: {"steps": 4 + index}},
+        ["LimitMismatchError: steps is 4 on worker 0 and 5 on worker 1."],
+    ),
+    "hooks that stop at other steps": (
+        "horovod",
+        {"hooks": stops_at_another_step},
+        ["the step to stop at (steps, max_steps, StopAtStepHook) is 4 on worker 0"],
+    ),
+}
+# Engine, arguments, and the step at which both workers end.
+ENDS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "inputs of other lengths": ("grpc", {"input_fn": batches(12, 5)}, 5),
+    "loops over other lengths": (
+        "horovod",
+        {"input_fn": batches(5, 9), "iterations": lambda index: 2},
+        4,
+    ),
+    # The other worker learns of it in the step after.
+    "a hook of worker 0": ("grpc", {"hooks": stops_in_third_step(0)}, 4),
+    "a hook of worker 1": ("horovod", {"hooks": stops_in_third_step(1)}, 4),
+}
+NAN = {f"NaN over {engine}": (engine, {"loss": nan_on_worker_1}, 0) for engine in ENGINES}
+
+
+@pytest.fixture
+def ended(
+    fake_cluster: Any, train_briefly: Any, made_before: dict[str, Any]
+) -> Callable[[str], list[dict[str, Any]]]:
+    """Returns how a training has ended on each worker; one run makes all those of an engine."""
+    cases = {**ENDS, **NAN, **REFUSED}  # Those that make steps come first.
+
+    def ended(name: str) -> list[dict[str, Any]]:
+        engine = cases[name][0]
+        trainings = {one: given for one, (of, given, _) in cases.items() if of == engine}
+
+        def train() -> dict[str, Any]:
+            return {one: train_briefly(engine, **given) for one, given in trainings.items()}
+
+        if engine not in made_before:
+            made_before[engine] = fake_cluster.run(train, engine=engine)
+        return [worker[name] for worker in made_before[engine]]
+
+    return ended
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_differs_between_workers_is_refused_by_all_in_the_same_words(
+    ended: Any, name: str
+) -> None:
+    first, second = ended(name)
+    _, _, fragments = REFUSED[name]
+    if fragments[0].startswith(DIFFER):
+        fragments = [*fragments, "Start all workers with the same program"]
+    assert first["error"] == second["error"]
+    assert first["seconds"] < limit_s()
+    check_answer(first["error"], *fragments)
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_what_ends_one_worker_ends_all_after_the_same_step(ended: Any, name: str) -> None:
+    assert [(end["error"], end["step"]) for end in ended(name)] == [(None, ENDS[name][2])] * 2
+
+
+@pytest.mark.parametrize("name", NAN)
+def test_nan_on_one_worker_ends_all_and_the_others_name_it(ended: Any, name: str) -> None:
+    reported = "NaN loss during training"
+    assert [end["error"] for end in ended(name)] == [
+        f"NanLossElsewhereError: {reported}: the loss of worker 1 became NaN.",
+        f"NanLossDuringTrainingError: {reported}.",
+    ]
