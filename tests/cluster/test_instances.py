@@ -390,15 +390,13 @@ def test_only_a_launcher_plans_the_devices_of_a_replica(environ: Any) -> None:
 # Batches.
 
 
-def test_the_global_batch_is_what_all_replicas_see_for_an_update(environ: Any) -> None:
+def test_the_global_batch_is_what_all_replicas_see_for_an_update_and_is_split_back(
+    environ: Any,
+) -> None:
     assert instances.global_batch_size(8) == 8
     environ(launched())
     assert instances.global_batch_size(8) == 32
     assert instances.global_batch_size(8, accumulation_steps=5) == 160
-
-
-def test_a_global_batch_is_split_back(environ: Any) -> None:
-    environ(launched())
     for micro in (1, 7, 64):
         assert instances.micro_batch_size(instances.global_batch_size(micro, 3), 3) == micro
 

@@ -104,20 +104,12 @@ def test_options_end_at_the_first_word_that_is_not_an_option(
     assert options.show is None
 
 
-@pytest.mark.parametrize("word", ["yes", "1", "true", "TRUE", "Yes"])
-def test_booleans_are_read_as_poprun_reads_them(word: str) -> None:
-    assert parsed("--evaluator=no", "--evaluator=" + word).evaluator
+def test_options_are_spelled_and_named_as_in_poprun() -> None:
+    for word in ("yes", "1", "true", "TRUE", "Yes"):
+        assert parsed("--evaluator=no", "--evaluator=" + word).evaluator
     assert not parsed("--print-topology", "No").print_topology
-
-
-@pytest.mark.parametrize(
-    ("words", "level"), [("-v", 1), ("--verbose", 1), ("-vv", 2), ("--vv", 2), ("-vvvv", 2)]
-)
-def test_verbosity_is_spelled_as_in_poprun(words: str, level: int) -> None:
-    assert parsed(words).verbosity == level
-
-
-def test_popruns_names_for_our_options_are_accepted() -> None:
+    levels = {"-v": 1, "--verbose": 1, "-vv": 2, "--vv": 2, "-vvvv": 2}
+    assert {word: parsed(word).verbosity for word in levels} == levels
     options = parsed("--ipus-per-replica=4", "--only-output-from-instance", "0", "--numa-aware=1")
     assert (options.devices_per_replica, options.show, options.bind) == (4, (0,), "numa")
     assert options.notices == ()
@@ -158,13 +150,10 @@ def test_all_variables_of_tfdist_that_are_for_users_may_be_given_to_workers() ->
     assert parsed(*words).environment == dict.fromkeys(FOR_USERS, "1")
 
 
-def test_no_color_is_respected_unless_colors_are_asked_for() -> None:
+def test_the_environment_gives_the_defaults_of_colors_and_of_the_start_timeout() -> None:
     assert parsed(NO_COLOR="1").color == "never"
     assert parsed(NO_COLOR="").color == "auto"
     assert parsed("--color", "always", NO_COLOR="1").color == "always"
-
-
-def test_the_environments_start_timeout_is_the_default() -> None:
     assert parsed(TFDIST_START_TIMEOUT_S="7").start_timeout_s == 7.0
     assert parsed("--start-timeout", "8", TFDIST_START_TIMEOUT_S="7").start_timeout_s == 8.0
     with pytest.raises(ClusterError, match='TFDIST_START_TIMEOUT_S is "soon"'):

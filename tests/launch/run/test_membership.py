@@ -57,12 +57,9 @@ def test_a_worker_that_fails_twice_in_a_row_is_left_out_and_no_other(failed: Fai
     there = smaller_run(options(THREE_HOSTS), failures[3], failures[3], ())
     assert there is not None
     assert instances_by_host(there) == {"a": 1, "b": 1, "c": 1}
-
-
-def test_an_evaluator_that_fails_twice_leaves_out_no_instance(failed: Failed) -> None:
-    failure = failed(index=3)
-    run = options("--num-instances 3 --min-instances 2 --evaluator")
-    assert smaller_run(run, failure, failure, ()) == run
+    # An evaluator is no instance.
+    with_evaluator = options("--num-instances 3 --min-instances 2 --evaluator")
+    assert smaller_run(with_evaluator, failures[3], failures[3], ()) == with_evaluator
 
 
 # The starts of a run, without processes.
@@ -128,18 +125,15 @@ def stopped_meanwhile(run: Any) -> Any:
     return saved_for_c(run)
 
 
-def test_a_start_that_fails_without_a_host_counts_as_an_interruption(play: Play) -> None:
-    code, sizes, said = play(no_agent, success)
-    assert (code, sizes) == (0, [3, 2])
-    assert "c cannot be reached: going on with 2 of 3 instances" in said
-    assert "a step has 2/3 of its examples now if the batch size is each worker's" in said
-    assert "tfdist: interrupted once\n" in said
-
-
-def test_a_host_that_is_back_is_taken_in(play: Play) -> None:
+def test_a_start_without_a_host_counts_as_an_interruption_and_the_host_is_taken_in_again(
+    play: Play,
+) -> None:
     code, sizes, said = play(no_agent, saved_for_c, success)
     assert (code, sizes) == (0, [3, 2, 3])
+    assert "c cannot be reached: going on with 2 of 3 instances" in said
+    assert "a step has 2/3 of its examples now if the batch size is each worker's" in said
     assert "a step has all of its examples again" in said
+    assert "tfdist: interrupted once\n" in said
 
 
 def test_a_users_stop_while_a_host_is_taken_in_ends_the_run(play: Play) -> None:

@@ -95,12 +95,15 @@ def test_logs_that_are_closed_twice_are_closed_once(plan: Plan) -> None:
     assert plan.workers[0].log_path.read_text() == ""
 
 
-def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_two_runs_in_one_second_have_folders_of_their_own_and_one_that_the_user_names_may_exist(
+    tmp_path: Path,
+) -> None:
     wanted = tmp_path / default_log_dir(datetime(2026, 3, 4, 5, 6, 7))
     assert wanted == tmp_path / "tfdist-logs" / "2026-03-04_05-06-07"
     made = [make_log_dir(wanted, must_be_new=True) for _ in range(3)]
     assert [folder.name for folder in made] == [wanted.name, f"{wanted.name}.2", f"{wanted.name}.3"]
     assert all(folder.is_dir() for folder in made)
+    assert make_log_dir(wanted, must_be_new=False) == wanted
 
 
 def old_run(folder: Path, name: str, *files: str) -> Path:
@@ -170,11 +173,6 @@ def test_a_run_deletes_old_folders_before_it_starts_and_not_with_a_folder_of_the
     (log,) = Path("tfdist-logs").glob("20[2-9]*/worker-0.log")
     kept = ["2001-01-08_12-00-00", "2001-01-09_12-00-00", log.parent.name, "mine"]
     assert log.read_text().split() == kept
-
-
-def test_a_folder_that_the_user_names_may_exist(tmp_path: Path) -> None:
-    assert make_log_dir(tmp_path, must_be_new=False) == tmp_path
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ NEVER_S = float("inf")
 
 
 def test_a_signal_begins_the_grace_period_and_a_second_one_ends_it() -> None:
+    assert StopRequest(saves=True).is_made
     stop = StopRequest()
-    assert not stop.is_made
+    assert (stop.is_made, stop.kill_at_s) == (False, NEVER_S)
     assert stop.ask(signal.SIGINT, now_s=10, grace_s=30)
     assert (stop.kill_at_s, stop.exit_code) == (40, 130)
     assert not stop.ask(signal.SIGINT, now_s=10.2, grace_s=30)  # A parent forwards it.
@@ -29,12 +30,6 @@ def test_a_signal_after_another_request_to_stop_is_the_first_one() -> None:
     assert (stop.kill_at_s, stop.lasts_s(12)) == (40, 2)
     assert stop.ask(signal.SIGTERM, now_s=13, grace_s=30)
     assert stop.kill_at_s == 13
-
-
-def test_a_request_to_save_has_no_time_limit() -> None:
-    stop = StopRequest(saves=True)
-    assert stop.is_made
-    assert stop.kill_at_s == NEVER_S
 
 
 @pytest.mark.parametrize(("number", "after"), [(None, NEVER_S), (signal.SIGTERM, 35)])

@@ -173,9 +173,6 @@ def test_nothing_but_text_and_colours_reaches_the_terminal() -> None:
         for keep_colors in (True, False):
             shown = strip_escapes(f"a{harmful}b\tc", keep_colors=keep_colors)
             assert shown == "ab\tc", repr(harmful)
-
-
-def test_colours_are_kept_if_asked_for_and_end_with_the_line() -> None:
     line = "\x1b[1;38;5;208mbold\x1b[K"
     assert strip_escapes(line, keep_colors=True) == "\x1b[1;38;5;208mbold\x1b[0m"
     assert strip_escapes(line) == "bold"

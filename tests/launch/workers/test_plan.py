@@ -159,30 +159,20 @@ def test_the_evaluator_is_an_additional_process_and_no_instance() -> None:
     assert evaluator.environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
-def test_training_workers_know_that_the_run_has_an_evaluator() -> None:
-    for engine in ("grpc", "horovod"):
-        plan = planned(num_instances=2, evaluator=True, engine=engine)
-        assert plan.workers[0].environment["TFDIST_HAS_EVALUATOR"] == "1"
+def test_the_evaluator_of_any_run_is_here_and_both_sides_learn_of_it() -> None:
     assert "TFDIST_HAS_EVALUATOR" not in planned(num_instances=2).workers[0].environment
-
-
-def test_the_evaluator_of_any_run_is_here_and_learns_its_part_from_tf_config() -> None:
     for options in ({"hosts": hosts("a", "b")}, {"engine": "horovod"}):
-        evaluator = planned(num_instances=2, evaluator=True, **options).workers[2]
+        worker, _, evaluator = planned(num_instances=2, evaluator=True, **options).workers
+        assert worker.environment["TFDIST_HAS_EVALUATOR"] == "1"
         _, task = parse_tf_config(evaluator.environment["TF_CONFIG"])
         assert (evaluator.host, task.type) == ("localhost", "evaluator")
 
 
-def test_variables_set_by_the_user_reach_all_workers() -> None:
-    plan = planned(num_instances=2, evaluator=True, environment={"A": "1"})
-    assert [worker.environment["A"] for worker in plan.workers] == ["1"] * 3
-
-
-def test_the_users_variables_override_the_launchers() -> None:
-    mine = {"PYTHONUNBUFFERED": "", "OMP_NUM_THREADS": "9"}
-    environment = planned(num_instances=2, environment=mine).workers[0].environment
-    assert mine.items() <= environment.items()
-    assert environment["TF_NUM_INTRAOP_THREADS"] == "2"
+def test_the_users_variables_reach_all_workers_and_override_the_launchers() -> None:
+    mine = {"A": "1", "PYTHONUNBUFFERED": "", "OMP_NUM_THREADS": "9"}
+    first, *others = planned(num_instances=2, evaluator=True, environment=mine).workers
+    assert all(mine.items() <= worker.environment.items() for worker in (first, *others))
+    assert first.environment["TF_NUM_INTRAOP_THREADS"] == "2"
 
 
 def test_threads_that_the_launchers_environment_sets_are_not_set_again() -> None:
