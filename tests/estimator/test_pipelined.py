@@ -74,7 +74,6 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., d
 )
 def test_a_pipeline_trains_as_one_device_does_with_the_whole_batch(
     tmp_path: Path,
-    weights: Any,
     trained_plainly: Any,
     optimizer: str,
     loops: int,
@@ -85,7 +84,7 @@ def test_a_pipeline_trains_as_one_device_does_with_the_whole_batch(
     estimator = make_estimator(model_fn, tmp_path, loops=loops, replicas=replicas)
     estimator.train(batches(MICRO // replicas))
     factor = COUNT if options.get("reduction_method") == "sum" else 1.0
-    trained = weights(estimator)
+    trained = values_of(estimator)
     assert_same(trained, trained_plainly(optimizer, factor))
     assert trained["global_step"] == STEPS
 
@@ -99,26 +98,24 @@ def _train_both(folder: Path, data: Any, *model: Any, **options: Any) -> list[tf
     ]
 
 
-def test_an_infinite_micro_batch_skips_its_own_step_of_a_pipeline(
-    tmp_path: Path, weights: Any
-) -> None:
+def test_an_infinite_micro_batch_skips_its_own_step_of_a_pipeline(tmp_path: Path) -> None:
     bad = X.copy()
     bad[COUNT * MICRO + MICRO] = np.inf  # In the second micro-batch of the second step.
-    plain, pipelined = map(weights, _train_both(tmp_path, (bad, Y), optimizer="scaled"))
+    plain, pipelined = map(values_of, _train_both(tmp_path, (bad, Y), optimizer="scaled"))
     assert_same(plain, pipelined)
     assert (pipelined["global_step"], pipelined["loss_scale/skipped_steps"]) == (STEPS, 1)
 
 
 @pytest.mark.parametrize(("replicas", "has_strategy"), [(1, False), (2, False), (1, True)])
 def test_variables_on_the_device_and_a_strategy_give_the_same_numbers(
-    tmp_path: Path, weights: Any, trained_plainly: Any, replicas: int, has_strategy: bool
+    tmp_path: Path, trained_plainly: Any, replicas: int, has_strategy: bool
 ) -> None:
     strategy = {"train_distribute": LocalStrategy(1)}
     settings = strategy if has_strategy else {"variables_on_host": False}
     model_fn = make_pipelined(optimizer="adam")
     estimator = make_estimator(model_fn, tmp_path, replicas=replicas, **settings)
     estimator.train(batches(MICRO // replicas))
-    assert_same(weights(estimator), trained_plainly("adam"))
+    assert_same(values_of(estimator), trained_plainly("adam"))
 
 
 def test_gradients_of_half_precision_weights_are_added_in_float32(tmp_path: Path) -> None:
@@ -140,7 +137,7 @@ def test_gradients_of_half_precision_weights_are_added_in_float32(tmp_path: Path
         np.testing.assert_allclose(value, -0.3, rtol=0.004)  # With sums in bfloat16 it is -0.309.
 
 
-def test_stages_share_an_embedding(tmp_path: Path, weights: Any) -> None:
+def test_stages_share_an_embedding(tmp_path: Path) -> None:
     def table() -> Any:
         with v1.variable_scope("shared", reuse=v1.AUTO_REUSE):
             return make_weights("table", [9, 4])
@@ -152,17 +149,17 @@ def test_stages_share_an_embedding(tmp_path: Path, weights: Any) -> None:
         return tf.matmul(hidden, table(), transpose_b=True), y
 
     stages = [look_up, second_stage, name_words]
-    assert_same(*map(weights, _train_both(tmp_path, (WORDS, Y), stages, "momentum")))
+    assert_same(*map(values_of, _train_both(tmp_path, (WORDS, Y), stages, "momentum")))
 
 
-def test_keras_layers_are_made_in_stages(tmp_path: Path, weights: Any) -> None:
+def test_keras_layers_are_made_in_stages(tmp_path: Path) -> None:
     def layer(units: int) -> Any:
         start = tf_keras.initializers.GlorotUniform(seed=units)
         return tf_keras.layers.Dense(units, "tanh", kernel_initializer=start)
 
     stages = [lambda x, y, units=units: (layer(units)(x), y) for units in (4, 6, 3)]
     estimators = _train_both(tmp_path, (X, Y), stages)
-    assert_same(*map(weights, estimators))
+    assert_same(*map(values_of, estimators))
     assert_same(*(estimator.evaluate(batches(8)) for estimator in estimators))
 
 
@@ -202,7 +199,7 @@ def test_each_micro_batch_moves_the_statistics_of_batch_norm_once(
 
 
 def test_dropout_draws_anew_for_each_micro_batch_and_alike_in_backward(
-    tmp_path: Path, weights: Any, trained_plainly: Any
+    tmp_path: Path, trained_plainly: Any
 ) -> None:
     def dropping(x: Any, y: Any) -> Any:
         x, y = second_stage(x, y)
@@ -213,7 +210,7 @@ def test_dropout_draws_anew_for_each_micro_batch_and_alike_in_backward(
         model_fn = make_pipelined([first_stage, dropping, third_stage], recomputation=recomputation)
         estimator = make_estimator(model_fn, tmp_path / folder, tf_random_seed=1)
         estimator.train(batches(MICRO))
-        values.append(weights(estimator))
+        values.append(values_of(estimator))
     assert_same(*values)
     assert not np.allclose(values[0]["first"], trained_plainly()["first"])
 
@@ -298,7 +295,6 @@ def weighted_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
 )
 def test_each_micro_batch_counts_by_its_loss_weight(
     tmp_path: Path,
-    weights: Any,
     weighted_plainly: Any,
     optimizer: str,
     loops: int,
@@ -309,14 +305,14 @@ def test_each_micro_batch_counts_by_its_loss_weight(
     estimator = make_estimator(model_fn, tmp_path, loops=loops, replicas=replicas)
     estimator.train(batches(MICRO // replicas, WEIGHTED), hooks=[hook])
     values, reported = weighted_plainly(optimizer)
-    assert_same(weights(estimator), values)
+    assert_same(values_of(estimator), values)
     if loops > 1:
         shares = COUNTS.reshape(STEPS, -1).sum(1)
         reported = [np.average(reported, axis=0, weights=shares)]
     np.testing.assert_allclose(hook.values, reported, atol=2e-6)
 
 
-def test_a_step_without_any_weight_moves_nothing(tmp_path: Path, weights: Any) -> None:
+def test_a_step_without_any_weight_moves_nothing(tmp_path: Path) -> None:
     counts = COUNTS.copy()
     counts[MICRO * COUNT : 2 * MICRO * COUNT] = 0
     kept = np.r_[0 : MICRO * COUNT, 2 * MICRO * COUNT : len(Y)]
@@ -328,20 +324,20 @@ def test_a_step_without_any_weight_moves_nothing(tmp_path: Path, weights: Any) -
             )
             data = (X[rows], (Y[rows], counts[rows]))
             estimator.train(batches(MICRO // replicas, data))
-            trained.append(weights(estimator))
+            trained.append(values_of(estimator))
     assert [int(one.pop("global_step")) for one in trained] == [3, 3, 2, 2]
     for other in trained[1:]:
         assert_same(other, trained[0])
 
 
-def test_without_the_loss_weight_the_numbers_differ(tmp_path: Path, weights: Any) -> None:
+def test_without_the_loss_weight_the_numbers_differ(tmp_path: Path) -> None:
     trained = []
     for is_reported in (True, False):
         estimator = make_estimator(
             _weighted_pipeline(is_reported=is_reported), tmp_path / str(is_reported)
         )
         estimator.train(batches(MICRO, WEIGHTED), steps=1)
-        trained.append(weights(estimator)["third_one"])
+        trained.append(values_of(estimator)["third_one"])
     assert np.abs(trained[0] - trained[1]).max() > 1e-3
 
 
@@ -429,7 +425,7 @@ def test_the_graph_of_training_is_not_exported(
 
 
 def test_added_metrics_are_evaluated_and_the_new_estimator_trains(
-    tmp_path: Path, trained_plainly: Any, weights: Any
+    tmp_path: Path, trained_plainly: Any
 ) -> None:
     def mean_label(labels: Any) -> dict[str, Any]:
         return {"mean_label": v1.metrics.mean(labels)}
@@ -437,7 +433,7 @@ def test_added_metrics_are_evaluated_and_the_new_estimator_trains(
     own = make_estimator(make_pipelined(optimizer="adam"), tmp_path, replicas=2)
     estimator = tfe.add_metrics(own, mean_label)
     estimator.train(batches(MICRO // 2))
-    assert_same(weights(estimator), trained_plainly("adam"))
+    assert_same(values_of(estimator), trained_plainly("adam"))
     assert estimator.evaluate(batches(8))["mean_label"] == pytest.approx(Y.mean())
 
 
@@ -449,7 +445,7 @@ def test_added_metrics_are_evaluated_and_the_new_estimator_trains(
     [("pipelined", "pipelined"), ("plain", "pipelined"), ("pipelined", "plain")],
 )
 def test_a_training_goes_on_where_another_one_has_ended(
-    tmp_path: Path, weights: Any, trained_plainly: Any, begins: str, goes_on: str
+    tmp_path: Path, trained_plainly: Any, begins: str, goes_on: str
 ) -> None:
     ways = {"pipelined": (make_pipelined, MICRO), "plain": (make_plain, MICRO * COUNT)}
 
@@ -460,7 +456,7 @@ def test_a_training_goes_on_where_another_one_has_ended(
         return estimator.train(batches(batch, (X[examples:], Y[examples:])), steps=steps)
 
     train(begins, 1, 0)
-    assert_same(weights(train(goes_on, STEPS - 1, 1)), trained_plainly("adam"))
+    assert_same(values_of(train(goes_on, STEPS - 1, 1)), trained_plainly("adam"))
 
 
 def test_a_pipeline_starts_with_the_weights_of_another_model(
@@ -525,7 +521,7 @@ def test_the_log_says_which_devices_the_gradients_come_from_and_how_far_the_grap
 
 
 def test_features_may_be_a_dict_and_labels_may_be_missing(
-    tmp_path: Path, weights: Any, trained_plainly: Any
+    tmp_path: Path, trained_plainly: Any
 ) -> None:
     def first(features: Any) -> Any:
         return first_stage(features["x"], features["y"])
@@ -535,14 +531,14 @@ def test_features_may_be_a_dict_and_labels_may_be_missing(
         make_pipelined([first, second_stage, third_stage], "adam"), tmp_path / "dict"
     )
     estimator.train(batches(MICRO, data))
-    assert_same(weights(estimator), trained_plainly("adam"))
+    assert_same(values_of(estimator), trained_plainly("adam"))
 
 
-def test_micro_batches_that_are_too_few_for_a_step_are_left(tmp_path: Path, weights: Any) -> None:
+def test_micro_batches_that_are_too_few_for_a_step_are_left(tmp_path: Path) -> None:
     examples = MICRO * (2 * COUNT + 1)
     estimator = make_estimator(make_pipelined(), tmp_path)
     estimator.train(batches(MICRO, (X[:examples], Y[:examples])))
-    assert weights(estimator)["global_step"] == 2
+    assert values_of(estimator)["global_step"] == 2
 
 
 def test_train_and_evaluate_runs_a_pipeline(tmp_path: Path) -> None:
