@@ -68,21 +68,6 @@ def tell_when_leaving() -> None:
     atexit.register(_say_leaving)
 
 
-def exit_code_of(error: BaseException, *, launched: bool) -> int | None:
-    """Returns the exit code of an error that ends the program; None leaves it to Python."""
-    if isinstance(error, OneLineError):
-        return error.exit_code
-    # Started by hand, Python ends itself by the signal, so that a shell's loop ends as well.
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) and launched else None
-
-
-def line_for(error: BaseException) -> str | None:
-    """Returns the line that is shown in place of the stack; None if the stack is shown."""
-    if isinstance(error, KeyboardInterrupt):
-        return "Interrupted."
-    return f"{type(error).__name__}: {error}" if isinstance(error, OneLineError) else None
-
-
 class _ExceptHook:
     """The hook that `install` puts in place."""
 
@@ -97,12 +82,16 @@ class _ExceptHook:
         if not is_interactive:
             self.error = error
             _say_leaving()
-        line = line_for(error)
+        line, code = None, None
+        if isinstance(error, OneLineError):
+            line, code = f"{kind.__name__}: {error}", error.exit_code
+        elif isinstance(error, KeyboardInterrupt):
+            # Started by hand, Python ends itself by the signal, which ends a shell's loop as well.
+            line, code = "Interrupted.", INTERRUPTED if is_launched() else None
         if line is not None and self._previous is sys.__excepthook__:
             print_to_stderr(line)
         else:
             self._previous(kind, error, trace)
-        code = exit_code_of(error, launched=is_launched())
         if code is not None and not is_interactive:
             sys.exit(code)  # Python takes the exit code from an error of the hook itself.
 

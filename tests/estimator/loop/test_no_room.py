@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints.writer import CheckpointSpaceError, full_disk_named
-from tfdist.process.endings import exit_code_of, line_for
+from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import NO_SPACE
 
 pytestmark = pytest.mark.processes
@@ -123,7 +123,7 @@ def test_a_full_disk_ends_training_in_one_line_and_leaves_the_last_checkpoint_al
         "are as they were."
     )
     assert 0 < free < 4 * NUM_WEIGHTS
-    assert line_for(caught.value) and exit_code_of(caught.value, launched=False) == NO_SPACE
+    assert isinstance(caught.value, OneLineError) and caught.value.exit_code == NO_SPACE
     assert checkpoints_in(small_disk) == before
     assert not (small_disk / ".saving").exists()
     for step in (0, 3):  # make room, as the user would
