@@ -30,66 +30,38 @@ LABELS: dict[str, Any] = {
     "poisson": np.array([1, 0, 3, 2]),
     "logistic": np.array([1, 0.5, 0, 1]),
 }
+# The loss, and the metrics.
 EXPECTED: dict[str, tuple[float, dict[str, float]]] = {
-    "binary": (
-        0.685001,
-        {
-            "accuracy": 0.888889,
-            "accuracy/positive_threshold_0.25": 0.444444,
-            "accuracy/positive_threshold_0.6": 0.666667,
-            "accuracy_baseline": 0.555556,
-            "auc": 0.8,
-            "auc_precision_recall": 0.597641,
-            "average_loss": 0.60889,
-            "label/mean": 0.444444,
-            "precision": 0.8,
-            "precision/positive_threshold_0.25": 0.444444,
-            "precision/positive_threshold_0.6": 0.666667,
-            "prediction/mean": 0.480648,
-            "recall": 1.0,
-            "recall/positive_threshold_0.25": 1.0,
-            "recall/positive_threshold_0.6": 0.5,
-        },
-    ),
-    "fractions": (
-        1.197552,
-        {
-            "accuracy": 0.25,
-            "accuracy_baseline": 0.525,
-            "auc": 0.0,
-            "auc_precision_recall": 0.537902,
-            "average_loss": 1.197551,
-            "label/mean": 0.525,
-            "precision": 0.666667,
-            "prediction/mean": 0.583594,
-            "recall": 0.666667,
-        },
-    ),
+    "binary": (0.685001, {
+        "accuracy": 0.888889, "accuracy/positive_threshold_0.25": 0.444444,
+        "accuracy/positive_threshold_0.6": 0.666667, "accuracy_baseline": 0.555556,
+        "auc": 0.8, "auc_precision_recall": 0.597641, "average_loss": 0.60889,
+        "label/mean": 0.444444, "precision": 0.8,
+        "precision/positive_threshold_0.25": 0.444444,
+        "precision/positive_threshold_0.6": 0.666667, "prediction/mean": 0.480648,
+        "recall": 1.0, "recall/positive_threshold_0.25": 1.0,
+        "recall/positive_threshold_0.6": 0.5,
+    }),
+    "fractions": (1.197552, {
+        "accuracy": 0.25, "accuracy_baseline": 0.525, "auc": 0.0,
+        "auc_precision_recall": 0.537902, "average_loss": 1.197551, "label/mean": 0.525,
+        "precision": 0.666667, "prediction/mean": 0.583594, "recall": 0.666667,
+    }),
     "classes": (1.145275, {"accuracy": 0.666667, "average_loss": 1.018023}),
-    "labels": (
-        0.664636,
-        {
-            "accuracy/positive_threshold_0.6": 0.888889,
-            "auc": 0.818681,
-            "auc/class1": 1.0,
-            "auc_precision_recall": 0.741789,
-            "auc_precision_recall/class1": 1.0,
-            "average_loss": 0.590787,
-            "precision/positive_threshold_0.6": 0.866667,
-            "probability_mean/class1": 0.589712,
-            "recall/positive_threshold_0.6": 0.928571,
-        },
-    ),
-    "regression": (
-        19.078123,
-        {"average_loss": 16.958334, "label/mean": 3.166667, "prediction/mean": 0.194444},
-    ),
+    "labels": (0.664636, {
+        "accuracy/positive_threshold_0.6": 0.888889, "auc": 0.818681, "auc/class1": 1.0,
+        "auc_precision_recall": 0.741789, "auc_precision_recall/class1": 1.0,
+        "average_loss": 0.590787, "precision/positive_threshold_0.6": 0.866667,
+        "probability_mean/class1": 0.589712, "recall/positive_threshold_0.6": 0.928571,
+    }),
+    "regression": (19.078123, {
+        "average_loss": 16.958334, "label/mean": 3.166667, "prediction/mean": 0.194444,
+    }),
     "poisson": (1.22422, {"average_loss": 1.088196, "label/mean": 1.0, "prediction/mean": 1.63623}),
-    "logistic": (
-        0.935001,
-        {"average_loss": 0.831112, "label/mean": 0.666667, "prediction/mean": 0.480648},
-    ),
-}
+    "logistic": (0.935001, {
+        "average_loss": 0.831112, "label/mean": 0.666667, "prediction/mean": 0.480648,
+    }),
+}  # fmt: skip
 
 
 @pytest.fixture
