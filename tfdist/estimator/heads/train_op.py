@@ -60,9 +60,9 @@ def minimize(
     The loss is the scalar of this worker's batch. A v1 optimizer increments the global step if it
     `counts_steps`.
     """
+    if variables is not None:
+        _check_list("trainable_variables", variables)
     if isinstance(optimizer, v1.train.Optimizer):
-        if variables is not None:
-            _check_list("trainable_variables", variables)
         # A v1 optimizer itself divides a mean loss by the number of workers.
         step = v1.train.get_or_create_global_step() if counts_steps else None
         return [optimizer.minimize(loss, global_step=step, var_list=variables)]
@@ -72,7 +72,6 @@ def minimize(
             "trainable_variables cannot be None with a Keras optimizer. Give the model's: "
             "model.trainable_variables, or tf.compat.v1.trainable_variables()."
         )
-    _check_list("trainable_variables", variables)
     # A Keras optimizer sums the workers' gradients. If the loss is a mean, dividing it by the
     # number of workers makes the sum a mean.
     num_workers = tf.distribute.get_strategy().num_replicas_in_sync
