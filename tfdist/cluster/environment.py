@@ -101,7 +101,7 @@ def check_horovod(environ: Mapping[str, str] = os.environ) -> None:
     Raises:
       ClusterError: If several workers were started in another way, or an evaluator in this one.
     """
-    has_tf_config = read_tf_config(environ).has_cluster
+    has_tf_config = "cluster" in read_tf_config(environ).values  # A "model_dir" may stand alone.
     rank = find_mpi_rank(environ)
     if rank is not None and rank.size > 1:
         found = find_cluster(environ) if has_tf_config else None

@@ -45,11 +45,6 @@ class TfConfig:
     values: Mapping[str, Any]
 
     @property
-    def has_cluster(self) -> bool:
-        """True if a "cluster" is given, even an empty one; a "model_dir" may stand alone."""
-        return "cluster" in self.values
-
-    @property
     def jobs(self) -> dict[str, tuple[str, ...]]:
         """Job name to its addresses, without jobs that list none; {} without a "cluster"."""
         cluster = self.values.get("cluster", {})

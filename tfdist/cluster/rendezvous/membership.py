@@ -28,7 +28,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfdist.cluster.rendezvous.peer_state import (
@@ -281,8 +281,9 @@ class Membership:
             # The chief answers a worker's first words: until then it still reads the rendezvous.
             if self.own != 0 or (link.has_spoken and self._heard_s[index] > audible_s):
                 link.send(line)
+        present = (one.farewells for one in states.values() if not (one.lost or one.is_silent))
         with self._changed:
-            self._reported_farewells = min([self._farewells, *self._farewells_of_present(states)])
+            self._reported_farewells = min([self._farewells, *present])
             self._changed.notify_all()
 
     def _own_state(self) -> PeerState:
@@ -326,10 +327,6 @@ class Membership:
         ]
         # The chief's last words must have been sent.
         return late or ([self.own] if self._reported_farewells < self._farewells else [])
-
-    @staticmethod
-    def _farewells_of_present(states: Mapping[int, PeerState]) -> Iterable[int]:
-        return (one.farewells for one in states.values() if not (one.lost or one.is_silent))
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -19,7 +19,6 @@ from tfdist.launch.options.declaration import options_of
 from tfdist.launch.options.hosts import Host, is_this_machine, place_instances
 from tfdist.launch.options.program import program_command
 from tfdist.launch.options.run_options import RUN, RunOptions
-from tfdist.launch.options.shared_options import ignored_notices
 from tfdist.launch.options.values import MOST
 
 # Two names of one choice: either of them on the command line replaces both of a file.
@@ -127,13 +126,13 @@ def _notices(
     elif "port" in given and options.engine == "horovod":
         yield "--port is ignored: Horovod's workers find each other through mpirun"
     for option in options_of(RunOptions).values():
-        is_of_mpirun = option.group.title == "mpirun" and not options.uses_mpirun
-        if is_of_mpirun and option.field in given:
-            name = option.long_name
-            yield f"{name} is ignored: on this machine --engine grpc uses no mpirun"
+        reason = option.ignored
+        if option.group.title == "mpirun" and not options.uses_mpirun:
+            reason = "on this machine --engine grpc uses no mpirun"
+        if reason and option.field in given:
+            yield f"{option.long_name} is ignored: {reason}"
     if is_tf_config_set(environ):
         yield "TF_CONFIG of this environment is not used: each worker gets its own"
-    yield from ignored_notices(RunOptions, given)
 
 
 def _as_in_a_file(given: Mapping[str, Any]) -> dict[str, Any]:

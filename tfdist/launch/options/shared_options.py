@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.launch.options.declaration import Group, flag, option, options_of
+from tfdist.launch.options.declaration import Group, flag, option
 from tfdist.launch.options.values import VARIABLE, any_text, one_of, whole_number
 
 SIZE = Group("size of the run")
@@ -122,12 +122,3 @@ class PoprunOptions:
     update_partition: str | None = _ignored("BOOL", _NO_PARTITION)
     reset_partition: str | None = _ignored("BOOL", _NO_PARTITION)
     remove_partition: str | None = _ignored("BOOL", _NO_PARTITION)
-
-
-def ignored_notices(options: type, given: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each option that was given and has no effect."""
-    return [
-        f"{declared.long_name} is ignored: {declared.ignored}"
-        for declared in options_of(options).values()
-        if declared.ignored and declared.field in given
-    ]

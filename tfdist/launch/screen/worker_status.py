@@ -49,7 +49,8 @@ def worker_statuses(
     is_held_up = any(w.condition in ("stopped", "silent") for w in workers.values()) or any(
         _holds_up(_progress(workers[index])) for index in late
     )
-    reached = recent.step_before(now_s - _REPORTS_S)
+    before = [one.step for one in recent.samples if one.seen_s <= now_s - _REPORTS_S]
+    reached = max(before, default=-1)  # by the run, when all had reported
     statuses = []
     for index, worker in workers.items():
         progress = _progress(worker)
@@ -159,10 +160,6 @@ class RecentProgress:
         """Returns the examples per second of all workers together; NaN before it is known."""
         samples = self.samples
         return self._per_s(samples[-1].examples - samples[0].examples if samples else 0.0)
-
-    def step_before(self, time_s: float) -> int:
-        """Returns the step that the run had reached at this time; -1 if not known."""
-        return max((one.step for one in self.samples if one.seen_s <= time_s), default=-1)
 
     def late(self, now_s: float, workers: Mapping[int, WorkerSnapshot]) -> dict[int, float]:
         """Returns the workers that train but make no step, each with its seconds without one.

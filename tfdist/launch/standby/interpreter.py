@@ -174,7 +174,7 @@ def _run_real_sitecustomize() -> None:
         spec.loader.exec_module(module)
 
 
-def _serve_or_end() -> None:
+if __name__ == "sitecustomize":
     # An exception that reached `site` would be printed there, and the program run.
     try:
         main()
@@ -183,7 +183,3 @@ def _serve_or_end() -> None:
             traceback.print_exc()
             sys.stderr.flush()
         os._exit(1)
-
-
-if __name__ == "sitecustomize":
-    _serve_or_end()
