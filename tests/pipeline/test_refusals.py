@@ -48,33 +48,40 @@ def test_lists_instead_of_arrays(layered: Any, quiet: Quiet) -> None:
         train(layered(2), quiet(TWO, gradient_accumulation=3), X.tolist(), X.tolist())
 
 
-def test_an_operation_outside_all_blocks_with_its_type_and_line(quiet: Quiet) -> None:
+def two_blocks(
+    last: Any = tf.reduce_mean, *, between: Any = tf.identity, first: Any = None
+) -> Callable[[tf.Tensor], Any]:
+    """A model of two blocks; by default the first one has a weight, and nothing is between."""
     weight = tf.Variable(tf.ones([6, 6]))
 
-    def model(x: tf.Tensor) -> tf.Tensor:
+    def model(x: tf.Tensor) -> Any:
         with Block("B1"):
-            x = x @ weight
-        x = tf.sinh(x)
+            x = first(x) if first else x @ weight
+        x = between(x)
         with Block("B2"):
-            return tf.reduce_mean(x)
+            return last(x)
 
-    expected = r"Sinh at test_refusals.py:\d+: `x = tf.sinh\(x\)` is outside all blocks.*B1, B2"
+    return model
+
+
+def test_an_operation_outside_all_blocks_with_its_type_and_line(quiet: Quiet) -> None:
+    def squash(x: tf.Tensor) -> tf.Tensor:
+        return tf.sinh(x)
+
+    expected = r"Sinh at test_refusals.py:\d+: `return tf.sinh\(x\)` is outside all blocks.*B1, B2"
     with pytest.raises(ValueError, match=expected):
-        train(model, quiet(TWO, gradient_accumulation=3), X)
+        train(two_blocks(between=squash), quiet(TWO, gradient_accumulation=3), X)
 
 
 def test_an_effect_outside_all_blocks(quiet: Quiet) -> None:
-    weight, count = tf.Variable(tf.ones([6, 6])), tf.Variable(0, trainable=False)
+    count = tf.Variable(0, trainable=False)
 
-    def model(x: tf.Tensor) -> tf.Tensor:
+    def count_up(x: tf.Tensor) -> tf.Tensor:
         count.assign_add(1)
-        with Block("B1"):
-            x = x @ weight
-        with Block("B2"):
-            return tf.reduce_mean(x)
+        return x
 
     with pytest.raises(ValueError, match=r"AssignAddVariableOp at test_refusals.py:\d+"):
-        train(model, quiet(TWO, gradient_accumulation=3), X)
+        train(two_blocks(between=count_up), quiet(TWO, gradient_accumulation=3), X)
     assert count.numpy() == 0
 
 
@@ -165,25 +172,13 @@ def test_more_replicas_than_devices(layered: Any, quiet: Quiet) -> None:
 def test_a_model_for_training_without_a_loss(
     quiet: Quiet, returned: Any, error: type[Exception], words: str
 ) -> None:
-    weight = tf.Variable(tf.ones([6, 6]))
-
-    def model(x: tf.Tensor) -> Any:
-        with Block("B1"):
-            x = x @ weight
-        with Block("B2"):
-            return returned(tf.reduce_mean(x))
-
+    model = two_blocks(lambda x: returned(tf.reduce_mean(x)))
     with pytest.raises(error, match=words):
         train(model, quiet(TWO, gradient_accumulation=3), X)
 
 
 def test_a_model_with_nothing_to_train(quiet: Quiet) -> None:
-    def model(x: tf.Tensor) -> tf.Tensor:
-        with Block("B1"):
-            x = x * 2
-        with Block("B2"):
-            return tf.reduce_mean(x)
-
+    model = two_blocks(first=lambda x: x * 2)
     with pytest.raises(ValueError, match=r"^no variable of the model gets a gradient"):
         train(model, quiet(TWO, gradient_accumulation=3), X)
 

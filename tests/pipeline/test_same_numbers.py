@@ -497,7 +497,6 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     ),
     "tf_keras legacy Adam": lambda: tf_keras.optimizers.legacy.Adam(0.01),
     "v1 Adam": lambda: v1.train.AdamOptimizer(0.01),
-    "v1 momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
 }
 
 

@@ -1,4 +1,4 @@
-"""Schedules: each drawn, and the rules that all of them keep at all sizes."""
+"""The rules that all schedules keep at all sizes; test_guide.py has their drawings."""
 
 import doctest
 import itertools
@@ -41,32 +41,6 @@ def laid_out(schedule: Schedule, stages: int, micro_batches: int, trains: bool) 
 
 def ticks_of(ticks: Sequence[Tick]) -> dict[Box, int]:
     return {box: number for number, tick in enumerate(ticks) for box in tick}
-
-
-def test_sequential_works_on_one_stage_at_a_time() -> None:
-    assert draw(training_ticks("sequential", 3, 2), 3) == picture("""
-        stage 0  F0 .. .. .. .. B0 F1 .. .. .. .. B1
-        stage 1  .. F0 .. .. B0 .. .. F1 .. .. B1 ..
-        stage 2  .. .. F0 B0 .. .. .. .. F1 B1 .. ..
-    """)
-
-
-def test_interleaved_does_one_forward_and_one_backward_in_turn() -> None:
-    assert draw(training_ticks("interleaved", 4, 8), 4) == picture("""
-        stage 0  F0 F1 F2 F3 .. .. .. B0 F4 B1 F5 B2 F6 B3 F7 B4 .. B5 .. B6 .. B7
-        stage 1  .. F0 F1 F2 .. .. B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 .. B6 .. B7 ..
-        stage 2  .. .. F0 F1 .. B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 .. B7 .. ..
-        stage 3  .. .. .. F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 .. .. ..
-    """)
-
-
-def test_grouped_does_all_forwards_in_one_tick_and_all_backwards_in_the_next() -> None:
-    assert draw(training_ticks("grouped", 4, 8), 4) == picture("""
-        stage 0  F0 F1 F2 F3 .. F4 .. F5 .. F6 B0 F7 B1 .. B2 .. B3 .. B4 B5 B6 B7
-        stage 1  .. F0 F1 F2 .. F3 .. F4 B0 F5 B1 F6 B2 F7 B3 .. B4 .. B5 B6 B7 ..
-        stage 2  .. .. F0 F1 .. F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 .. B6 B7 .. ..
-        stage 3  .. .. .. F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 .. .. ..
-    """)
 
 
 @pytest.mark.parametrize("schedule", ["grouped", "interleaved"])

@@ -1,6 +1,5 @@
 """The picture of a timeline, and the folder with all its files."""
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from tfdist.pipeline.timeline.files import write_timeline
 from tfdist.pipeline.timeline.image import save_image
 from tfdist.pipeline.timeline.step_times import Timeline
-from tfdist.pipeline.timeline.text import text_of
 from tfdist.profile.picture import check_can_draw
 
 Simulate = Callable[..., Timeline]
@@ -48,18 +46,6 @@ def test_names_with_dollars_are_not_read_as_formulas(simulate: Simulate, tmp_pat
     timeline = simulate("grouped", 1, [0.001], names=[r"$\notamark{$"])
     save_image(timeline, tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").stat().st_size > 0
-
-
-def test_a_folder_gets_the_text_the_trace_and_the_picture(
-    simulate: Simulate, tmp_path: Path
-) -> None:
-    timeline = simulate("interleaved", 4, [0.001] * 2, [0.002] * 2)
-    paths = write_timeline(timeline, tmp_path / "profile" / "step")
-    assert [path.name for path in paths] == ["timeline.txt", "trace.json", "timeline.png"]
-    assert all(path.parent == tmp_path / "profile" / "step" for path in paths)
-    assert paths[0].read_text() == text_of(timeline)
-    assert "traceEvents" in json.loads(paths[1].read_text())
-    assert paths[2].read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_one_line_names_the_fix_and_the_other_files_are_there(
