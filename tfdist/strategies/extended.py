@@ -340,13 +340,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def parameter_devices(self) -> tuple[str, ...]:
         return (self.placement.variable_device,)
 
-    @property
-    def experimental_between_graph(self) -> bool:
-        return True
-
-    @property
-    def experimental_should_init(self) -> bool:
-        return True
+    experimental_between_graph = True
+    experimental_should_init = True
+    _global_batch_size = True
 
     @property
     def should_checkpoint(self) -> bool:
@@ -359,10 +355,6 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     @property
     def _support_per_replica_values(self) -> bool:
         return self.placement.num_replicas > 1
-
-    @property
-    def _global_batch_size(self) -> bool:
-        return True
 
     def _in_multi_worker_mode(self) -> bool:
         return self.collectives.num_workers > 1

@@ -25,7 +25,7 @@ from tfdist.cluster.environment import read_run, read_snapshot_steps
 from tfdist.process.endings import print_to_stderr
 from tfdist.process.snapshot_folders import name_for
 from tfdist.strategies.eager.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
-from tfdist.strategies.eager.keras_position import position_of_backup, start_after
+from tfdist.strategies.eager.keras_input import position_of_backup, start_after
 from tfdist.strategies.eager.keras_snapshots import FitSnapshots, is_built, state_of, why_none
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers

@@ -39,10 +39,9 @@ from tfdist.strategies.eager.keras_callbacks import (
     support_backups,
 )
 from tfdist.strategies.eager.keras_extension import extends, strategy_of
+from tfdist.strategies.eager.keras_input import adapt_input
 from tfdist.strategies.eager.keras_losses import adapt_losses
 from tfdist.strategies.eager.keras_optimizers import adapt_optimizers
-from tfdist.strategies.eager.keras_own_data import adapt_number_of_steps
-from tfdist.strategies.eager.keras_position import adapt_positions
 from tfdist.strategies.eager.keras_saving import adapt_saving
 from tfdist.strategies.eager.keras_step import building_model, keras_step, loss_in
 from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
@@ -81,8 +80,7 @@ def adapt_keras() -> None:
             continue
         _adapt_model(library.Model)
         _adapt_callbacks(library)
-        adapt_number_of_steps(name)
-        adapt_positions(library, is_keras_3)
+        adapt_input(library, is_keras_3)
         adapt_losses(library, is_keras_3=is_keras_3)
         adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
         if not is_keras_3:

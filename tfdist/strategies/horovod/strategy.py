@@ -156,15 +156,9 @@ class HorovodStrategy(BaseStrategy):
     Args:
       device: The device that computes gradients. None is the GPU of this process's local rank, or
         a second logical CPU.
-      variables_on_host: Whether variables, slots and updates are on the host rather than on the
-        device.
-      num_replicas: The number of copies of the model in each worker, on `device` and the devices
-        after it. They share the variables; each reads its own batches. None takes the number given
-        to `tfdist run`, or 1; if both are given, `tfdist run` wins.
-      compression: "fp16" or "bf16" sends float32 gradients to other workers in half precision, and
-        adds them in float32. `tfdist.strategies.reductions.compression` states the error, and the
-        numbers of workers for which it is worth it. Losses, metrics and initial values stay exact.
-        None sends every value as it is.
+      variables_on_host: As in `MultiWorkerStrategy`.
+      num_replicas: As in `MultiWorkerStrategy`.
+      compression: As in `MultiWorkerStrategy`.
 
     Raises:
       ValueError: If `compression` or `num_replicas` is not allowed.

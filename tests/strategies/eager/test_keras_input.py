@@ -13,7 +13,7 @@ import interrupted_fit
 import pytest
 from interrupted_fit import INPUTS, shuffled
 
-from tfdist.strategies.eager.keras_position import InputTooShortError
+from tfdist.strategies.eager.keras_input import InputTooShortError
 
 LIBRARIES = ["keras", "tf_keras"]
 

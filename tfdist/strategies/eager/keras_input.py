@@ -1,7 +1,12 @@
-"""The position of `fit`'s input, kept beside the backup of BackupAndRestore.
+"""The input of `fit`: the number of steps of an epoch, and the position at which it goes on.
 
-Keras restores weights and epoch, and begins the epoch's input at its start. With the position, the
-batches that the interrupted `fit` had taken in the epoch are read again and thrown away:
+Keras counts a dataset's batches. Where each worker has a dataset of its own, whose batches its
+replicas take in turn, a step has one for each replica, and all workers make as many steps as the
+one with most batches.
+
+The position is kept beside the backup of BackupAndRestore. Keras restores weights and epoch, and
+begins the epoch's input at its start. With the position, the batches that the interrupted `fit` had
+taken in the epoch are read again and thrown away:
 
     fit                     epoch 0          epoch 1
                             0 1 2 3 4 5      0 1 2 3 | killed, with a backup after step 2
@@ -13,8 +18,9 @@ the order that it had. The file, input.json, has the newest two positions. It is
 weights, and the optimizer's number of steps says which of the two belongs to them.
 
 Private names: of Keras 3 `BackupAndRestore._save_model`, `_current_epoch` and `_last_batch_seen`,
-and `TFEpochIterator._enumerate_iterator`; of tf_keras `BackupAndRestore._backup`, and `DataHandler`
-with its `_dataset`, `_adapter` and `_steps_per_epoch`.
+and `TFEpochIterator` with its `_enumerate_iterator` and `_num_batches`; of tf_keras
+`BackupAndRestore._backup`, and `DataHandler` with its `_dataset`, `_adapter`, `_steps_per_epoch`,
+`_configure_dataset_and_inferred_steps` and `_infer_steps`.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError, print_to_stderr
+from tfdist.strategies.eager.datasets import steps_of_all
 from tfdist.strategies.eager.fit import FitPosition, FitRun, current_fit
 from tfdist.strategies.eager.keras_extension import extends
 from tfdist.strategies.eager.keras_step import is_building_model
@@ -71,7 +78,7 @@ def start_after(saved: FitPosition, *, num_workers: int, divides_batches: bool) 
     return saved.epoch, saved.steps
 
 
-def adapt_positions(library: ModuleType, is_keras_3: bool) -> None:
+def adapt_input(library: ModuleType, is_keras_3: bool) -> None:
     """Extends BackupAndRestore, and the iterators of epochs, of a Keras library."""
 
     @extends(library.callbacks.BackupAndRestore, "_save_model" if is_keras_3 else "_backup")
@@ -92,7 +99,30 @@ def adapt_positions(library: ModuleType, is_keras_3: bool) -> None:
         _adapt_tf_keras(importlib.import_module("tf_keras.src.engine.data_adapter"))
 
 
+def _has_own_data(strategy: Any) -> bool:
+    return not getattr(strategy.extended, "divides_batches", True)
+
+
 def _adapt_keras_3(module: Any) -> None:
+    @extends(module.TFEpochIterator, "__init__")
+    def init_counted(init: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        strategy = self._distribute_strategy
+        self.is_of_own_data = _has_own_data(strategy) and not self.steps_per_epoch
+        if self.is_of_own_data:
+            self.num_steps = steps_of_all(
+                strategy,
+                self._num_batches,
+                self.steps_per_execution,
+            )
+            self._num_batches = self.num_steps
+
+    @extends(module.TFEpochIterator, "reset")
+    def reset_counted(reset: Any, self: Any) -> None:
+        reset(self)
+        if getattr(self, "is_of_own_data", False):
+            self._num_batches = self.num_steps
+
     @extends(module.TFEpochIterator, "_enumerate_iterator")
     def enumerate_rest(enumerate_epoch: Any, self: Any) -> Iterator[Any]:
         run = current_fit()
@@ -123,6 +153,27 @@ def _adapt_keras_3(module: Any) -> None:
 
 
 def _adapt_tf_keras(module: Any) -> None:
+    @extends(module.DataHandler, "_configure_dataset_and_inferred_steps")
+    def configure_counted(
+        configure: Any,
+        self: Any,
+        strategy: Any,
+        x: Any,
+        steps: Any,
+        class_weight: Any,
+        distribute: bool,
+    ) -> None:
+        self.is_of_own_data = distribute and _has_own_data(strategy)
+        configure(self, strategy, x, steps, class_weight, distribute)
+
+    @extends(module.DataHandler, "_infer_steps")
+    def infer_counted(infer: Any, self: Any, steps: int | None, dataset: Any) -> int | None:
+        number: int | None = infer(self, steps, dataset)
+        if not self.is_of_own_data or steps is not None:
+            return number
+        at_a_time = int(self._steps_per_execution.numpy())
+        return steps_of_all(tf.distribute.get_strategy(), number, at_a_time)
+
     @extends(module.DataHandler, "enumerate_epochs")
     def enumerate_rest(enumerate_epochs: Any, self: Any) -> Iterator[Any]:
         run = current_fit()
