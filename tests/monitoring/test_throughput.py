@@ -31,26 +31,6 @@ def test_shares_are_of_the_time_from_the_first_op_to_the_last() -> None:
     assert shares_of(v1.RunMetadata().step_stats) is None
 
 
-def test_an_exchange_counts_once_from_the_workers_own_offer_to_the_result() -> None:
-    metadata = v1.RunMetadata()
-    ours, theirs = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in (1, 0))
-    scope = "all_reduce/Identity_2_exchanged"
-    for device, label, start, length in [
-        (ours, "next = IteratorGetNext(Iterator)", 100, 10),
-        (ours, f"{scope}/from_1_to_0 = FIFOQueueV2()", 100, 5),
-        (ours, f"{scope}/from_1_to_0_enqueue = QueueEnqueueV2({scope}/from_1_to_0, g)", 150, 5),
-        (ours, f"[cpu 4MB 4MB] {scope}/AddN = AddN(g, {scope}/from_0_to_1_Dequeue_S15)", 170, 10),
-        (ours, f"all_reduce/Identity_2 = Identity({scope}/AddN)", 180, 20),
-        # Another worker's clock is not ours, and what waits for it is no input.
-        (theirs, "_SOURCE = NoOp()", 7, 1),
-        (theirs, f"{scope}/from_0_to_1_Dequeue = QueueDequeueV2({scope}/from_0_to_1)", 9, 99),
-        ("/device:GPU:0/stream:1", "MatMul = MatMul(a, b)", 120, 20),
-    ]:
-        nodes = metadata.step_stats.dev_stats.add(device=device).node_stats
-        nodes.add(timeline_label=label, all_start_micros=start, all_end_rel_micros=length)
-    assert shares_of(metadata.step_stats) == StepShares(input=0.1, reductions=0.3)
-
-
 # What is said.
 
 MEASURED = Throughput(

@@ -43,10 +43,7 @@ def fail_in_worker_1(folder: Path, fail: Callable[[], None]) -> None:
 
 
 def test_an_exception_comes_with_its_worker_traceback_and_output(
-    fake_cluster: FakeCluster,
-    tmp_path: Path,
-    read_pids: Callable[[], list[int]],
-    all_end: Callable[..., bool],
+    fake_cluster: FakeCluster, tmp_path: Path, all_end_of: Callable[[int], bool]
 ) -> None:
     def fail() -> None:
         raise ValueError("17 is too many")
@@ -63,7 +60,7 @@ def test_an_exception_comes_with_its_worker_traceback_and_output(
     assert caught.value.exit_code is None
     assert caught.value.output == ("worker 0 is here\n", "worker 1 is here\n")
     assert isinstance(caught.value.__cause__, ValueError)
-    assert all_end(*read_pids())
+    assert all_end_of(2)
 
 
 def test_an_exception_of_the_tests_own_class_is_the_cause(fake_cluster: FakeCluster) -> None:
@@ -121,8 +118,7 @@ def test_an_error_of_tensorflow_does_not_import_it_into_the_test(
 def test_a_worker_that_ends_without_a_word_is_named_with_its_exit_code_or_signal(
     fake_cluster: FakeCluster,
     tmp_path: Path,
-    read_pids: Callable[[], list[int]],
-    all_end: Callable[..., bool],
+    all_end_of: Callable[[int], bool],
     number: int,
     how: str,
     exit_code: int,
@@ -138,7 +134,7 @@ def test_a_worker_that_ends_without_a_word_is_named_with_its_exit_code_or_signal
     assert "worker 1 is here" in str(caught.value)
     assert (caught.value.worker, caught.value.exit_code) == (1, exit_code)
     assert caught.value.signal_name == signal_name
-    assert all_end(*read_pids())
+    assert all_end_of(2)
 
 
 def test_sys_exit_in_a_call_is_a_failure(fake_cluster: FakeCluster) -> None:
@@ -194,10 +190,7 @@ def test_only_the_last_lines_of_a_long_output_are_shown(fake_cluster: FakeCluste
 
 
 def test_a_time_limit_names_the_late_worker_and_shows_where_it_was(
-    fake_cluster: FakeCluster,
-    tmp_path: Path,
-    read_pids: Callable[[], list[int]],
-    all_end: Callable[..., bool],
+    fake_cluster: FakeCluster, tmp_path: Path, all_end_of: Callable[[int], bool]
 ) -> None:
     def hang_in_worker_1() -> None:
         (tmp_path / str(os.getpid())).touch()
@@ -220,21 +213,16 @@ def test_a_time_limit_names_the_late_worker_and_shows_where_it_was(
     assert "in wait_for_nobody" in message
     assert "worker 0 wrote" not in message
     assert caught.value.late_workers == (1,)
-    assert len(read_pids()) == 3
-    assert all_end(*read_pids())
+    assert all_end_of(3)
 
 
 def test_an_interrupt_stops_all_workers(
-    fake_cluster: FakeCluster,
-    tmp_path: Path,
-    read_pids: Callable[[], list[int]],
-    all_end: Callable[..., bool],
+    fake_cluster: FakeCluster, tmp_path: Path, all_end_of: Callable[[int], bool]
 ) -> None:
     test_pid = os.getpid()
     with pytest.raises(KeyboardInterrupt):
         fake_cluster.run(fail_in_worker_1, tmp_path, lambda: os.kill(test_pid, signal.SIGINT))
-    assert len(read_pids()) == 2
-    assert all_end(*read_pids())
+    assert all_end_of(2)
 
 
 def test_a_result_that_cannot_be_sent_is_refused(fake_cluster: FakeCluster) -> None:

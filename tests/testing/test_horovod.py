@@ -67,8 +67,7 @@ def test_shared_memory_of_ranks_lies_where_it_is_removed_even_if_they_are_killed
 def test_a_failing_rank_is_named_and_all_stop(
     fake_cluster: FakeCluster,
     tmp_path: Path,
-    read_pids: Callable[[], list[int]],
-    all_end: Callable[..., bool],
+    all_end_of: Callable[[int], bool],
     number: int,
     text: str,
 ) -> None:
@@ -84,17 +83,13 @@ def test_a_failing_rank_is_named_and_all_stop(
 
     with pytest.raises(WorkerFailedError, match=f"worker 1 of 2 failed first, .*{text}"):
         fake_cluster.run(fail_in_rank_1, engine="horovod")
-    assert len(read_pids()) == 2
-    assert all_end(*read_pids())
+    assert all_end_of(2)
     assert fake_cluster.run(sum_over_ranks, engine="horovod")[0][0] == 3.0
 
 
 @needs_horovod
 def test_a_rank_that_hangs_in_a_reduction_is_stopped_at_the_time_limit(
-    fake_cluster: FakeCluster,
-    tmp_path: Path,
-    read_pids: Callable[[], list[int]],
-    all_end: Callable[..., bool],
+    fake_cluster: FakeCluster, tmp_path: Path, all_end_of: Callable[[int], bool]
 ) -> None:
     def only_rank_0_reduces_again() -> None:
         (tmp_path / str(os.getpid())).touch()
@@ -104,7 +99,7 @@ def test_a_rank_that_hangs_in_a_reduction_is_stopped_at_the_time_limit(
     with pytest.raises(WorkerTimeoutError, match="worker 0 of 2 has not finished") as caught:
         fake_cluster.run(only_rank_0_reduces_again, engine="horovod", timeout_s=5.0)
     assert "in sum_over_ranks" in str(caught.value)
-    assert all_end(*read_pids())
+    assert all_end_of(2)
 
 
 @needs_horovod

@@ -51,15 +51,7 @@ def IPUPipelineEstimatorSpec(
         optimizer_function=optimizer_function,
         device_mapping=device_mapping,
         pipeline_schedule=PipelineSchedule(pipeline_schedule or "grouped").value,
-        reduction_method=_reduction(reduction_method),
+        reduction_method=GradientAccumulationReductionMethod.parse(reduction_method).reduction,
         recomputation=configured().allow_recompute if recomputation is None else recomputation,
         **others,
     )
-
-
-def _reduction(method: Any) -> Any:
-    """Returns "sum" or "mean"."""
-    is_sum = GradientAccumulationReductionMethod.parse(method) is (
-        GradientAccumulationReductionMethod.SUM
-    )
-    return "sum" if is_sum else "mean"

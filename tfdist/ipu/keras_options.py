@@ -40,23 +40,17 @@ def add_methods_to_models() -> None:
     for library in _LIBRARIES:
         model = getattr(sys.modules.get(library), "Model", None)
         if model is not None:
-            for name in _WITHOUT_EFFECT:
-                setattr(model, name, _without_effect(name))
-            for name, instead in _REFUSED.items():
-                setattr(model, name, _refusing(name, instead))
+            for name in (*_WITHOUT_EFFECT, *_REFUSED):
+                setattr(model, name, _method(name))
 
 
-def _without_effect(name: str) -> Any:
+def _method(name: str) -> Any:
     def method(self: Any, *args: Any, **options: Any) -> None:
+        """Logs that the options have no effect, or raises an error that says what to write."""
+        if name in _REFUSED:
+            raise NotImplementedError(
+                f"{name} of a Keras model is not supported; {_REFUSED[name]}."
+            )
         log_without_effect(name, sorted(options) or ["its options"])
 
-    method.__doc__ = "Logs that the options have no effect."
-    return method
-
-
-def _refusing(name: str, instead: str) -> Any:
-    def method(self: Any, *args: Any, **options: Any) -> None:
-        raise NotImplementedError(f"{name} of a Keras model is not supported; {instead}.")
-
-    method.__doc__ = "Raises an error that says what to write."
     return method

@@ -154,14 +154,9 @@ def load_package(user: str, name: str, requirement: str) -> ModuleType:
 
 
 def find_scalar(graph: tf.Graph, chosen: Any) -> tf.Tensor:
-    """Finds a scalar in a graph.
+    """Finds a scalar in a graph by a tensor, or the name of a scalar summary or of a tensor.
 
-    Args:
-      graph: The graph.
-      chosen: A tensor, the name of a scalar summary, or the name of a tensor.
-
-    Raises:
-      ValueError: If the graph does not have it, or it is not a scalar.
+    If the graph does not have it, or it is not a scalar, it raises a ValueError.
     """
     tensor = chosen
     if isinstance(chosen, str):
@@ -194,11 +189,7 @@ def _tensor_of(graph: tf.Graph, name: str, summaries: Mapping[str, tf.Tensor]) -
 
 
 def own_worker_index() -> int:
-    """Returns this process's index among the workers; 0 if it is alone, as an evaluator is.
-
-    Raises:
-      ClusterError: If the environment contradicts itself.
-    """
+    """Returns this process's index among the workers; 0 if it is alone, as an evaluator is."""
     return find_instance().index
 
 

@@ -81,11 +81,7 @@ class WandbHook(ScalarsHook):
 
 
 def choose_mode(environment: Mapping[str, str]) -> str | None:
-    """Returns "online" or "offline" as there is a key or none; None if WANDB_MODE decides.
-
-    Args:
-      environment: The environment variables.
-    """
+    """Returns "online" or "offline" as there is a key or none; None if WANDB_MODE decides."""
     if environment.get("WANDB_MODE"):
         return None
     return "online" if environment.get("WANDB_API_KEY") or _has_login(environment) else "offline"

@@ -52,18 +52,11 @@ def _failures(workers: Sequence[Job], outcomes: Sequence[Outcome | None]) -> lis
     failures = []
     for index, (job, outcome) in enumerate(zip(workers, outcomes, strict=True)):
         end = job.ended()
-        outcome = outcome or (
-            Outcome.read(job.result_path) if end else None
-        )  # written just before the end
+        if end is not None:
+            outcome = outcome or Outcome.read(job.result_path)  # Written just before the end.
         if outcome is not None and outcome.error is not None:
-            failures.append(
-                WorkerFailure(
-                    worker=index,
-                    time_s=outcome.time_s,
-                    error=outcome.error,
-                    traceback=outcome.traceback,
-                )
-            )
+            what: dict[str, Any] = {"error": outcome.error, "traceback": outcome.traceback}
+            failures.append(WorkerFailure(worker=index, time_s=outcome.time_s, **what))
         elif outcome is None and end is not None:
             failures.append(WorkerFailure(worker=index, time_s=end.time_s, exit_code=end.value))
     return failures

@@ -56,14 +56,11 @@ class ServerProcess:
         missing = [module for module in modules if module not in self._preloaded]
         if not missing:
             return
-        connection = self._connect()
-        try:
+        with self._connect() as connection:
             connection.settimeout(_PRELOAD_LIMIT_S)
             connection.sendall(json.dumps({"preload": missing}).encode() + b"\n")
             if not connection.recv(64):
                 raise RuntimeError(self._end_text())
-        finally:
-            connection.close()
         self._preloaded.update(missing)
 
     def start(self, job: Job) -> socket.socket:

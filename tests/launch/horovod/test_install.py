@@ -50,11 +50,8 @@ def test_the_cache_folder_is_the_users_own_choice_first() -> None:
     assert cache_folder({}) == Path.home() / ".cache" / "tfdist"
 
 
-def test_the_mpi_version_is_read_from_mpirun() -> None:
+def test_the_mpi_version_is_read_from_mpirun_and_another_mpi_is_refused() -> None:
     assert parse_mpi_version("mpirun (Open MPI) 4.1.8\n\nReport") == "openmpi-4.1.8"
-
-
-def test_another_mpi_is_refused() -> None:
     with pytest.raises(CannotBuildError, match="needs Open MPI; mpirun says 'HYDRA build details"):
         parse_mpi_version("HYDRA build details:\n    Version: 4.2\n")
 
@@ -69,8 +66,7 @@ def test_the_compiler_named_by_the_user_is_looked_up(tmp_path: Path) -> None:
     assert find_compiler({**path, "CXX": "icpx"}) is None
 
 
-def test_the_compilers_error_is_found_before_pips_generic_message() -> None:
-    log = """
+COMPILER = """
   [3/57] Building CXX object mpi_ops.cc.o
   mpi_ops.cc:10:10: fatal error: tensorflow/core.h: No such file or directory
   ninja: build stopped: subcommand failed.
@@ -79,35 +75,32 @@ def test_the_compilers_error_is_found_before_pips_generic_message() -> None:
   ERROR: Failed building wheel for horovod
 ERROR: Failed to build one or more wheels
 """
-    expected = "mpi_ops.cc:10:10: fatal error: tensorflow/core.h: No such file or directory"
-    assert find_error(log) == expected
-
-
-def test_a_refused_download_is_the_error() -> None:
-    log = """
+DOWNLOAD = """
 WARNING: Retrying (Retry(total=0)) after connection broken
 ERROR: Could not find a version that satisfies the requirement horovod==0.28.1
 ERROR: No matching distribution found for horovod==0.28.1
 """
-    expected = "ERROR: No matching distribution found for horovod==0.28.1"
-    assert find_error(log) == expected
-
-
-def test_the_message_of_cmake_is_found_with_its_place() -> None:
-    log = """
+CMAKE = """
   CMake Error at CMakeLists.txt:138 (find_package):
 
     Could NOT find MPI
 
   Call Stack (most recent call first):
 """
-    expected = "CMake Error at CMakeLists.txt:138 (find_package): Could NOT find MPI"
-    assert find_error(log) == expected
 
 
-def test_a_log_without_any_error_gives_its_last_line() -> None:
-    assert find_error("one\nKilled\n\n") == "Killed"
-    assert find_error("") == "the log is empty"
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        (COMPILER, "mpi_ops.cc:10:10: fatal error: tensorflow/core.h: No such file or directory"),
+        (DOWNLOAD, "ERROR: No matching distribution found for horovod==0.28.1"),
+        (CMAKE, "CMake Error at CMakeLists.txt:138 (find_package): Could NOT find MPI"),
+        ("one\nKilled\n\n", "Killed"),
+        ("", "the log is empty"),
+    ],
+)
+def test_the_error_that_tells_most_is_found_in_a_log(log: str, error: str) -> None:
+    assert find_error(log) == error
 
 
 def test_progress_is_read_from_the_last_step_in_the_log() -> None:
@@ -252,43 +245,30 @@ def test_a_cache_with_a_space_in_its_path_is_used_for_wheels_alone(
     ]
 
 
-def take_compiler(environment: Path) -> None:
-    (environment / "bin" / "g++").unlink()
-
-
-def take_mpirun(environment: Path) -> None:
-    (environment / "bin" / "mpirun").unlink()
-
-
-def take_ninja(environment: Path) -> None:
-    (environment / "bin" / "ninja").unlink()
-
-
-def take_tensorflow(environment: Path) -> None:
-    for metadata in environment.glob("lib/python3.*/site-packages/tensorflow-*/METADATA"):
-        metadata.unlink()
-        metadata.parent.rmdir()
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("take", "missing", "fix"),
+    ("file", "missing", "fix"),
     [
-        (take_compiler, "no C++ compiler (c++, g++ or clang++) on PATH", "apt install g++)."),
-        (take_mpirun, "no mpirun in", 'Run: pip install "tfdist[horovod]"'),
-        (take_ninja, "ninja missing from", 'Run: pip install "tfdist[horovod]"'),
-        (take_tensorflow, "TensorFlow, which is not installed", "Run: pip install tensorflow"),
+        ("bin/g++", "no C++ compiler (c++, g++ or clang++) on PATH", "apt install g++)."),
+        ("bin/mpirun", "no mpirun in", 'Run: pip install "tfdist[horovod]"'),
+        ("bin/ninja", "ninja missing from", 'Run: pip install "tfdist[horovod]"'),
+        (
+            "lib/python3.*/site-packages/tensorflow-*",
+            "TensorFlow, which is not installed",
+            "Run: pip install tensorflow",
+        ),
     ],
 )
 def test_a_missing_requirement_is_named_in_one_line_before_anything_starts(
-    take: Callable[[Path], None],
+    file: str,
     missing: str,
     fix: str,
     environment: Path,
     install: Install,
     calls: Calls,
 ) -> None:
-    take(environment)
+    (path,) = environment.glob(file)
+    path.rename(environment / "gone")
     for options in ([], ["--dry-run"]):
         done = install(*options)
         assert done.returncode == CANNOT_BUILD

@@ -41,13 +41,9 @@ def record(host: str, code: int | None = None, *, ended_s: float | None = None) 
 
 @pytest.mark.processes
 def test_the_workers_of_a_job_do_not_get_the_variables_of_the_run_it_was_submitted_from() -> None:
-    of_a_run = ("TF_CONFIG", "TFDIST_NUM_INSTANCES", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
-    of_a_run += (
-        "TFDIST_RUN",
-        "TFDIST_SNAPSHOT_STEPS",
-        "HOROVOD_CONTROLLER",
-        "PMI_SIZE",
-        "PMIX_RANK",
+    of_a_run = (
+        *("TF_CONFIG", "TFDIST_NUM_INSTANCES", "TFDIST_RUN", "TFDIST_SNAPSHOT_STEPS"),
+        *("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "HOROVOD_CONTROLLER", "PMI_SIZE", "PMIX_RANK"),
         "MV2_COMM_WORLD_SIZE",
     )
     of_the_job = {"SLURM_JOB_NAME": "j", "SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}
@@ -364,8 +360,8 @@ def test_a_worker_that_saved_and_stopped_does_not_make_slurm_kill_the_others(
 ) -> None:
     files = JobFiles(str(tmp_path / "train-7"))
     for code, expected in ((138, 0), (7, 7)):
-        process = _start_worker(files, f"print('hello'); raise SystemExit({code})")
-        assert process.wait(20) == expected
+        program = f"print('hello'); raise SystemExit({code})"
+        assert _run_worker(files, sys.executable, "-c", program) == expected
         assert files.read(1)[0].code == code
     assert files.log_path(0).read_text() == "hello\nhello\n"
 
@@ -373,17 +369,11 @@ def test_a_worker_that_saved_and_stopped_does_not_make_slurm_kill_the_others(
 @pytest.mark.processes
 def test_a_command_that_cannot_be_started_is_on_record(tmp_path: Path) -> None:
     files = JobFiles(str(tmp_path / "train-7"))
-    process = _start_worker(files, command=["./no-such-program"])
-    assert process.wait(20) == 127
+    assert _run_worker(files, "./no-such-program") == 127
     assert "cannot start ./no-such-program: No such file" in files.log_path(0).read_text()
 
 
-def _start_worker(
-    files: JobFiles, code: str = "", command: Sequence[str] = ()
-) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-m", "tfdist.launch.slurm.worker"]
-    environ = {**os.environ, **files.environment(), "SLURM_PROCID": "0", "PYTHONPATH": _ROOT}
-    return subprocess.Popen([*words, *(command or [sys.executable, "-c", code])], env=environ)
-
-
-_ROOT = str(Path(__file__).parents[3])
+def _run_worker(files: JobFiles, *command: str) -> int:
+    words = [sys.executable, "-m", "tfdist.launch.slurm.worker", *command]
+    environ = {**os.environ, **files.environment(), "SLURM_PROCID": "0"}
+    return subprocess.run(words, env=environ, timeout=20).returncode

@@ -4,30 +4,26 @@ Importing this module loads Horovod, as the original loads MPI. If Horovod is no
 import fails with one line.
 """
 
+from typing import Any
+
 from tfdist.ipu.horovod import ipu_horovod_strategy, popdist_strategy
 from tfdist.strategies.horovod.strategy import initialize_horovod as _initialize
 from tfdist.strategies.horovod.strategy import load_horovod as _load
 
 _hvd = _load()
+_NAMES = (
+    *("Adasum", "Average", "Sum", "allgather", "allreduce", "broadcast", "gloo_built"),
+    *("gloo_enabled", "is_homogeneous", "local_rank", "local_size", "mpi_built", "mpi_enabled"),
+    *("mpi_threads_supported", "nccl_built", "rank", "shutdown", "size"),
+)
+__all__ = [*_NAMES, "ddl_built", "init", "ipu_horovod_strategy", "mlsl_built", "popdist_strategy"]
 
-Adasum = _hvd.Adasum
-Average = _hvd.Average
-Sum = _hvd.Sum
-allgather = _hvd.allgather
-allreduce = _hvd.allreduce
-broadcast = _hvd.broadcast
-gloo_built = _hvd.gloo_built
-gloo_enabled = _hvd.gloo_enabled
-is_homogeneous = _hvd.is_homogeneous
-local_rank = _hvd.local_rank
-local_size = _hvd.local_size
-mpi_built = _hvd.mpi_built
-mpi_enabled = _hvd.mpi_enabled
-mpi_threads_supported = _hvd.mpi_threads_supported
-nccl_built = _hvd.nccl_built
-rank = _hvd.rank
-shutdown = _hvd.shutdown
-size = _hvd.size
+
+def __getattr__(name: str) -> Any:
+    """Returns a name of Horovod's."""
+    if name in _NAMES:
+        return getattr(_hvd, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def ddl_built() -> bool:
@@ -43,33 +39,6 @@ def mlsl_built() -> bool:
 def init() -> None:
     """Joins the other processes of the MPI job; a second call changes nothing."""
     _initialize()
-
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "Sum",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "ipu_horovod_strategy",
-    "is_homogeneous",
-    "local_rank",
-    "local_size",
-    "mlsl_built",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "popdist_strategy",
-    "rank",
-    "shutdown",
-    "size",
-]
 
 
 def __dir__() -> list[str]:

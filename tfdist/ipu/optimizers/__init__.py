@@ -1,23 +1,15 @@
 """`ipu.optimizers`: optimizers that wrap an optimizer."""
 
-from tfdist.ipu.optimizers.automatic_loss_scaling_optimizer import (
-    AutomaticLossScalingOptimizer,
-)
-from tfdist.ipu.optimizers.cross_replica_optimizer import (
-    CrossReplicaOptimizer,
-)
+from tfdist.ipu.optimizers.automatic_loss_scaling_optimizer import AutomaticLossScalingOptimizer
+from tfdist.ipu.optimizers.cross_replica_optimizer import CrossReplicaOptimizer
 from tfdist.ipu.optimizers.gradient_accumulation_optimizer import (
     CrossReplicaGradientAccumulationOptimizerV2,
     GradientAccumulationOptimizer,
     GradientAccumulationOptimizerV2,
     GradientAccumulationReductionMethod,
 )
-from tfdist.ipu.optimizers.map_gradient_optimizer import (
-    MapGradientOptimizer,
-)
-from tfdist.ipu.optimizers.sharded_optimizer import (
-    ShardedOptimizer,
-)
+from tfdist.ipu.optimizers.map_gradient_optimizer import MapGradientOptimizer
+from tfdist.ipu.optimizers.sharded_optimizer import ShardedOptimizer
 
 __all__ = [
     "AutomaticLossScalingOptimizer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from tfdist import training
 from tfdist.ipu.without_effect import log_without_effect
@@ -18,6 +18,11 @@ class GradientAccumulationReductionMethod(Enum):
     SUM = "sum"
     MEAN = "mean"
     RUNNING_MEAN = "running_mean"
+
+    @property
+    def reduction(self) -> Literal["sum", "mean"]:
+        """The reduction as tfdist names it."""
+        return "sum" if self is GradientAccumulationReductionMethod.SUM else "mean"
 
     @classmethod
     def parse(cls, value: Any) -> GradientAccumulationReductionMethod:
@@ -73,8 +78,7 @@ class GradientAccumulationOptimizerV2(training.GradientAccumulationOptimizer):
         }
         log_without_effect(type(self).__name__, [name for name in unused if unused[name]])
         method = GradientAccumulationReductionMethod.parse(reduction_method)
-        is_sum = method is GradientAccumulationReductionMethod.SUM
-        super().__init__(opt, num_mini_batches, "sum" if is_sum else "mean")
+        super().__init__(opt, num_mini_batches, method.reduction)
 
 
 class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV2):

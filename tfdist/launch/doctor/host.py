@@ -84,15 +84,12 @@ def check_folders(log_dir: str | None, model_dir: str | None) -> list[Finding]:
         current = os.curdir
     # Not tempfile.gettempdir() alone: it skips a TMPDIR that does not work.
     temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()
-    findings = [
+    given = {"logs (--log-dir)": log_dir, "checkpoints (--model-dir)": model_dir}
+    return [
         check_folder("the current folder", current, must_exist=True),
         check_folder("temporary files (TMPDIR)", temporary, must_exist=True),
+        *(check_folder(name, path) for name, path in given.items() if path is not None),
     ]
-    if log_dir is not None:
-        findings.append(check_folder("logs (--log-dir)", log_dir))
-    if model_dir is not None:
-        findings.append(check_folder("checkpoints (--model-dir)", model_dir))
-    return findings
 
 
 def check_folder(purpose: str, path: str, *, must_exist: bool = False) -> Finding:

@@ -18,6 +18,7 @@ from tfdist.launch.failures.failure import signal_name
 
 _PACKAGE = Path(__file__).parents[2]
 # The folders of the frames between a worker's start and the function of a call.
+_RETURN_PLAIN = "Return plain values: numbers, strings, lists, NumPy arrays."
 _OURS = (str(_PACKAGE / "launch" / "functions"), str(_PACKAGE / "testing"))
 
 
@@ -70,11 +71,7 @@ class Outcome:
 
     @classmethod
     def of_value(cls, value: Any) -> "Outcome":
-        """Returns the outcome of a call that returned.
-
-        Raises:
-          TypeError: If the value cannot be sent to another process.
-        """
+        """Returns the outcome of a call that returned; a TypeError if the value cannot be sent."""
         import cloudpickle
 
         try:
@@ -83,7 +80,7 @@ class Outcome:
             kind = type(value).__name__
             raise TypeError(
                 f"the result, of type {kind}, cannot be sent to the process that called: {error}. "
-                "Return plain values: numbers, strings, lists, NumPy arrays."
+                f"{_RETURN_PLAIN}"
             ) from error
 
     @classmethod
@@ -140,8 +137,7 @@ def pickle_call(
 ) -> bytes:
     """Returns a call as bytes that a worker can read without importing the function's module.
 
-    Raises:
-      TypeError: If the function or an argument cannot be sent to another process.
+    It raises a TypeError if the function or an argument cannot be sent to another process.
     """
     import cloudpickle
 
@@ -161,11 +157,7 @@ def pickle_call(
 
 
 def value_of(outcome: Outcome, worker: int) -> Any:
-    """Returns the value that a worker's call returned.
-
-    Raises:
-      TypeError: If the value cannot be unpickled in this process.
-    """
+    """Returns the value that a worker's call returned; a TypeError if it cannot be unpickled."""
     import cloudpickle
 
     assert outcome.payload is not None
@@ -173,8 +165,7 @@ def value_of(outcome: Outcome, worker: int) -> Any:
         return cloudpickle.loads(outcome.payload)
     except Exception as error:
         raise TypeError(
-            f"the result of worker {worker} cannot be read here: {error}. "
-            "Return plain values: numbers, strings, lists, NumPy arrays."
+            f"the result of worker {worker} cannot be read here: {error}. {_RETURN_PLAIN}"
         ) from error
 
 

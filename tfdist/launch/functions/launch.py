@@ -114,11 +114,7 @@ def _values(outcomes: Sequence[Outcome | None], code: int) -> list[Any]:
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Returns options as words of a command line.
-
-    Raises:
-      UsageError: If there is no such option, or a function cannot be called with it.
-    """
+    """Returns options as words of a command line; a UsageError if a function has no such option."""
     words = []
     for name, value in options.items():
         option = RUN.option(f"--{name.replace('_', '-')}")

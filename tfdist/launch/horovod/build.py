@@ -37,23 +37,16 @@ class Build:
     @property
     def folder(self) -> str:
         """The name of its folder in the cache."""
-        return (
-            f"horovod-{self.horovod}-tensorflow-{self.tensorflow}"
-            f"-{self.python}-{self.mpi}-{self.machine}"
-        )
+        platform = f"{self.python}-{self.mpi}-{self.machine}"
+        return f"horovod-{self.horovod}-tensorflow-{self.tensorflow}-{platform}"
 
     def __str__(self) -> str:
-        return (
-            f"Horovod {self.horovod} for TensorFlow {self.tensorflow}, {self.python} and {self.mpi}"
-        )
+        versions = f"TensorFlow {self.tensorflow}, {self.python} and {self.mpi}"
+        return f"Horovod {self.horovod} for {versions}"
 
 
 def find_build() -> Build:
-    """Returns the build that fits this environment.
-
-    Raises:
-      CannotBuildError: If there is no TensorFlow or no Open MPI.
-    """
+    """Returns the build that fits this environment; CannotBuildError if there can be none."""
     tensorflow = installed_version("tensorflow")
     if tensorflow is None:
         raise CannotBuildError(
@@ -103,11 +96,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def keep_wheel(wheel: Path, folder: Path) -> str:
-    """Puts a wheel into the cache in one step, since other processes may do the same.
-
-    Returns:
-      The reason if the cache cannot be written, else "".
-    """
+    """Puts a wheel into the cache in one step; returns why it cannot be written, or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as nearby:

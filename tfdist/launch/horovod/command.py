@@ -97,11 +97,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def provide_horovod(build: Build) -> None:
-    """Installs Horovod from the cache, or builds it first.
-
-    Raises:
-      CannotBuildError: If it cannot be built, or does not work.
-    """
+    """Installs Horovod from the cache, or builds it first; CannotBuildError if that fails."""
     if _is_installed(build) and not _problem():
         say(f"{build} is installed and works.")
         return
@@ -180,9 +176,7 @@ def _problem() -> str:
 
 def _pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise CannotBuildError(f"{shlex.join(command)} failed: {lines[-1][:300]}")

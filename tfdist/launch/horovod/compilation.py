@@ -92,8 +92,7 @@ def build_commands(build: Build, folder: Path) -> list[list[str]]:
 def build_wheel(build: Build, folder: Path) -> Path:
     """Builds the wheel in `folder`, from where an interrupted build has got to.
 
-    Raises:
-      CannotBuildError: If Horovod cannot be downloaded or compiled.
+    If Horovod cannot be downloaded or compiled, it raises CannotBuildError.
     """
     variables = build_variables(folder)
     is_continued = _prepare(folder, variables)

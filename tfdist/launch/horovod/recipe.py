@@ -50,11 +50,7 @@ _PROGRAMS = ("cmake", "ninja")
 
 
 def check_tools(environ: Mapping[str, str]) -> None:
-    """Checks that this environment has what a build needs besides TensorFlow and Open MPI.
-
-    Raises:
-      CannotBuildError: If something is missing.
-    """
+    """Raises CannotBuildError if a build needs more than TensorFlow, Open MPI and what is here."""
     if find_compiler(environ) is None:
         raise CannotBuildError(
             "Horovod can't be built: no C++ compiler "
@@ -80,10 +76,7 @@ def find_compiler(environ: Mapping[str, str]) -> str | None:
 
 
 def build_variables(folder: Path) -> dict[str, str]:
-    """Returns the environment variables of the build, apart from those of the user.
-
-    `folder` is that of `write_files`.
-    """
+    """Returns the build's own environment variables, for the folder of `write_files`."""
     prefix = folder / "environment"
     includes = [folder / "include", *(tensorflow_headers() / path for path in _TENSORFLOW_INCLUDES)]
     variables = {

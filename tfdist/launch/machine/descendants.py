@@ -21,11 +21,8 @@ def descendants(
 ) -> list[psutil.Process]:
     """Returns the living descendants of this process, and reaps its zombie children.
 
-    Guardians are left out: each ends by itself once its agent has ended.
-
-    Args:
-      awaited: The process IDs of children that other code waits for; they are not reaped.
-      spared: Unrelated processes, which are left out.
+    Guardians, each of which ends by itself after its agent, and `spared` processes are left out.
+    Other code waits for the `awaited` children, which are not reaped.
     """
     living = []
     for process in psutil.Process().children(recursive=True):
@@ -53,13 +50,9 @@ async def end_all(
     awaited: Collection[int] = (),
     spared: Collection[psutil.Process] = (),
 ) -> bool:
-    """Waits until this process has no descendants; from the kill time on, kills them.
+    """Waits until no `descendants` are left; returns whether some had to be killed.
 
-    `is_kill_time` is called at each check. Other code waits for the `awaited` children; `spared`
-    processes are left alone.
-
-    Returns:
-      True if a process had to be killed.
+    They are killed once `is_kill_time`, which is called at each check, returns True.
     """
     was_killed = False
     while living := descendants(awaited, spared):

@@ -122,12 +122,8 @@ def _lock(port: int) -> socket.socket | None:
 def own_addresses(subnet: str | None) -> list[str]:
     """Returns this machine's IPv4 addresses without loopback, followed by its name.
 
-    Args:
-      subnet: A network such as "10.0.0.0/24". Only the addresses in it are returned, without the
-        name. None returns all.
-
-    Raises:
-      UsageError: If this machine has no address in the network.
+    With a subnet such as "10.0.0.0/24", only the addresses in it are returned, without the name; a
+    UsageError if there are none.
     """
     addresses = [
         one.address

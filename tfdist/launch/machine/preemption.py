@@ -11,12 +11,9 @@ from tfdist.launch.errors import UsageError
 
 
 def find_preemption_file(environ: Mapping[str, str]) -> Path | None:
-    """Returns the file that TFDIST_PREEMPTED names; None without one.
+    """Returns the file that TFDIST_PREEMPTED names, for which a launcher looks; None without one.
 
-    A launcher calls it before its start, and then looks for the file.
-
-    Raises:
-      UsageError: If the file is there already, or the folder in which it would be is not there.
+    If the file is there already, or its folder is not there, it raises a UsageError.
     """
     text = environ.get(PREEMPTED, "")
     if not text:

@@ -16,11 +16,7 @@ def python_command(module: str, *args: str, with_packages: bool = True) -> list[
     """Returns the command that runs `main(*args)` of a tfdist module in a new interpreter.
 
     The module is loaded from the same place as this one, whether tfdist is installed or not.
-
-    Args:
-      module: The module's dotted name.
-      *args: The arguments of `main`.
-      with_packages: If False, the installed packages are not on the path, which starts faster.
+    Without packages, only the standard library is on the path, which starts faster.
     """
     root = str(Path(os.path.abspath(__file__)).parents[3])
     code = (
@@ -33,9 +29,8 @@ def python_command(module: str, *args: str, with_packages: bool = True) -> list[
 def die_with_parent(parent: int) -> None:
     """Makes the kernel kill this process (SIGKILL) when its parent ends for any reason.
 
-    Args:
-      parent: The parent's process ID, read before the fork. If the parent has ended since, this
-        process exits at once with code 1.
+    The parent's process ID is read before the fork. If it has ended since, this process exits at
+    once with code 1.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:

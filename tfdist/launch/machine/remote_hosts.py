@@ -37,12 +37,7 @@ def find_unknown_host(
 
 
 async def lost_hosts(names: Iterable[str], shell: Sequence[str]) -> frozenset[str]:
-    """Returns the hosts on which no command can be run, which takes up to 10 s.
-
-    Args:
-      names: The hosts; this machine under any name is none of them.
-      shell: The command that runs a command on a host: ssh and its options.
-    """
+    """Returns the hosts on which no command can be run; see `call_on_hosts`."""
     return await call_on_hosts(names, shell, "true")
 
 
@@ -51,10 +46,7 @@ async def call_on_hosts(
 ) -> frozenset[str]:
     """Runs a command on each host, for 10 s at most, and returns the hosts where it failed.
 
-    Args:
-      names: The hosts; this machine under any name is none of them.
-      shell: The command that runs a command on a host: ssh and its options.
-      *command: The command.
+    The `shell`, ssh and its options, runs it. This machine under any name is none of the hosts.
     """
     others = [name for name in names if name not in ("localhost", socket.gethostname())]
     answers = await asyncio.gather(*(_succeeds(name, shell, command) for name in others))
