@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tfdist.launch.workers.worker_state import WorkerSnapshot
 from tfdist.process.progress_file import Progress
@@ -133,20 +133,18 @@ class RecentProgress:
                 status[index] = before if before[:2] == (phase, step) else (phase, step, now_s)
         progresses = training_progress(workers)
         is_training = all(progress.phase == "training" for progress in progresses)
-        sample = StepSample(
-            seen_s=now_s,
-            trained_s=self.trained_s,
-            step=run_step(workers),
-            examples=sum(progress.examples for progress in progresses),
-        )
+        trained_s = self.trained_s
         if is_training or self.is_training:
-            sample = replace(sample, trained_s=self.trained_s + max(0.0, now_s - self.seen_s))
-        first_step, samples = self._samples_with(sample)
+            trained_s += max(0.0, now_s - self.seen_s)
+        examples = sum(progress.examples for progress in progresses)
+        first_step, samples = self._samples_with(
+            StepSample(seen_s=now_s, trained_s=trained_s, step=run_step(workers), examples=examples)
+        )
         return RecentProgress(
             samples=samples,
             status=status,
             seen_s=now_s,
-            trained_s=sample.trained_s,
+            trained_s=trained_s,
             is_training=is_training,
             first_step=first_step,
         )
@@ -178,16 +176,13 @@ class RecentProgress:
 
     def _samples_with(self, sample: StepSample) -> tuple[int, tuple[StepSample, ...]]:
         """Returns the first step and the samples after a snapshot."""
-        is_restarted = 0 <= sample.step < self.first_step or (
-            len(self.samples) > 0
-            and sample.step >= 0
-            and (sample.step < self.samples[-1].step or sample.examples < self.samples[-1].examples)
-        )
+        last = self.samples[-1] if self.samples else None
+        last_step = self.first_step if last is None else last.step
+        has_lost_examples = last is not None and sample.examples < last.examples
+        is_restarted = sample.step >= 0 and (sample.step < last_step or has_lost_examples)
         if self.first_step < 0 or is_restarted:
             return sample.step, ()
-        if sample.step <= (self.samples[-1].step if self.samples else self.first_step):
-            return self.first_step, self.samples
-        if self.samples and sample.trained_s <= self.samples[-1].trained_s:
+        if sample.step <= last_step or (last is not None and sample.trained_s <= last.trained_s):
             return self.first_step, self.samples
         kept = [*self.samples, sample]
         while len(kept) > _FEWEST_SAMPLES and kept[0].trained_s < sample.trained_s - _WINDOW_S:
