@@ -42,7 +42,7 @@ REPLACE = "replace"
 
 
 def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task] | None:
-    """Finds the cluster that this process was started in.
+    """Finds the cluster that this process was started in, by the variables in `environ`.
 
     TF_CONFIG has priority. Without it (or with a blank one) the tasks of a Slurm step are the
     workers, unless `mpirun` or `horovodrun` started this process: their daemon may pass on the
@@ -126,7 +126,7 @@ def check_horovod(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
-    """Finds this process among the training processes of the run.
+    """Finds this process among the training processes of the run, by the variables `environ`.
 
     The variables of `tfdist run` count if the engine (TF_CONFIG, `mpirun`, `horovodrun`, a Slurm
     step) agrees with them. Without them the engine alone gives the index, and each instance has
@@ -157,7 +157,7 @@ def find_instance(environ: Mapping[str, str] = os.environ) -> Instance:
 
 
 def find_launched_replicas(environ: Mapping[str, str] = os.environ) -> Instance | None:
-    """Returns this instance if the launcher has set its number of replicas, else None."""
+    """Returns this instance if a launcher has set its replicas in `environ`, else None."""
     if read_instance(environ) is None and read_shape(environ) is None:
         return None
     instance = find_instance(environ)

@@ -102,7 +102,8 @@ def instance_environment(
 
     The replicas are divided evenly: each instance has num_total_replicas / num_instances. The first
     arguments are attributes of `Instance`. `restart_count` is the number of restarts of the run so
-    far, `num_full_instances` the number that it was asked for, if that is another.
+    far, `num_full_instances` the number that it was asked for, if that is another. `has_evaluator`
+    says that a further process evaluates.
 
     Raises:
       ClusterError: If a number is out of range, or the replicas do not divide.

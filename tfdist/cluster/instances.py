@@ -97,7 +97,7 @@ def num_devices_per_replica() -> int:
 
 
 def check_num_devices_per_replica(number: int) -> bool:
-    """Returns whether the launcher has given each replica as many devices as its model needs.
+    """Returns whether the launcher has given each replica this `number` of devices.
 
     True in a run without a launcher, which has no such plan.
     """

@@ -59,7 +59,7 @@ class MpiRank:
 def find_mpi_rank(environ: Mapping[str, str] = os.environ) -> MpiRank | None:
     """Finds this process's rank among those that `mpirun` or Horovod's own launcher started.
 
-    If both have set their variables, HOROVOD_CONTROLLER decides, as in Horovod.
+    If both have set their variables in `environ`, HOROVOD_CONTROLLER decides, as in Horovod.
 
     Returns:
       The rank, or None if neither started this process.

@@ -112,14 +112,14 @@ class Cluster:
         return Cluster(jobs={job: a for job, a in self.jobs.items() if job != TaskType.PS})
 
     def address(self, task: Task) -> str:
-        """Returns the "host:port" of a listed task; a ClusterError if it is not listed."""
+        """Returns the "host:port" of `task`; a ClusterError if it is not listed."""
         addresses = self.jobs.get(task.type, ())
         if task.index >= len(addresses):
             raise ClusterError(f"The cluster lists no address for {task.type} {task.index}.")
         return addresses[task.index]
 
     def worker_index(self, task: Task) -> int:
-        """Returns the position in `workers`; a ClusterError for any task that is not among them."""
+        """Returns the position of `task` in `workers`; a ClusterError if it is not among them."""
         if task not in self.workers:
             names = listed([worker.name for worker in self.workers])
             raise ClusterError(
@@ -128,11 +128,11 @@ class Cluster:
         return self.workers.index(task)
 
     def local_index(self, task: Task) -> int:
-        """Returns the position among the workers of its machine; a ClusterError as above."""
+        """Returns the position of `task` among the workers of its machine; a ClusterError as above."""
         return self._local_workers(task).index(task)
 
     def num_local_workers(self, task: Task) -> int:
-        """Returns the number of workers on its machine; a ClusterError as above."""
+        """Returns the number of workers on the machine of `task`; a ClusterError as above."""
         return len(self._local_workers(task))
 
     def _local_workers(self, task: Task) -> list[Task]:
@@ -143,7 +143,7 @@ class Cluster:
         return [worker for worker, host in zip(self.workers, hosts, strict=True) if host == own]
 
     def is_chief(self, task: Task) -> bool:
-        """Returns whether the task writes checkpoints: the chief or master, else worker 0."""
+        """Returns whether `task` writes checkpoints: it is the chief or master, else worker 0."""
         return is_chief(self.jobs, task.type, task.index)
 
 

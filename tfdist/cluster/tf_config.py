@@ -178,7 +178,7 @@ def parse_tf_config(text: str) -> tuple[Cluster, Task]:
 
 
 def format_tf_config(cluster: Cluster, task: Task) -> str:
-    """Returns the TF_CONFIG that makes a process this task of this cluster, as JSON."""
+    """Returns the TF_CONFIG that makes a process this `task` of this `cluster`, as JSON."""
     jobs = {job: list(addresses) for job, addresses in cluster.jobs.items()}
     return json.dumps({"cluster": jobs, "task": {"type": task.type, "index": task.index}})
 

@@ -90,7 +90,7 @@ def join(cluster: Cluster, task: Task, patience: Patience) -> Membership:
 
 
 def check_port(cluster: Cluster, task: Task) -> None:
-    """Refuses a port of this process's task that is in use, without waiting for other workers.
+    """Refuses the port of this `task` of the `cluster` if it is in use; waits for no other worker.
 
     Raises:
       RendezvousError: If this worker's port is in use or may not be used.
