@@ -65,7 +65,7 @@ class Placement:
         return tuple(f"/device:{kind}:{first + i * step}" for i in range(self.num_replicas))
 
     def device_of_stage(self, index: int, replica: int = 0) -> str:
-        """Returns a device of a replica's pipeline; both indices count from 0 in this worker."""
+        """Returns device `index` of a `replica`'s pipeline; both count from 0 in this worker."""
         kind, first = _split(self.devices[replica])
         return f"/device:{kind}:{first + index}"
 
@@ -115,10 +115,11 @@ class Placement:
         """Creates a variable on `variable_device`; weights are read through a copy on the device.
 
         The copy is made once per session call. An op under control dependencies may wait for an
-        update, so it reads the variable itself. Inside a loop of steps the copy would be stale
-        after the first step, so there every read fetches the value from the host. Variables that
-        are not trainable (slots, counters) have no copy: they may be read again after their update
-        in the same step. A slot variable's `colocate_with` is honoured.
+        update, so it reads the variable itself. With `inside_loop`, of steps, the copy would be
+        stale after the first step, so there every read fetches the value from the host. Variables
+        that are not trainable (slots, counters) have no copy: they may be read again after their
+        update in the same step. `next_creator` and `kwargs` are those of
+        `tf.variable_creator_scope`; a slot variable's `colocate_with` is honoured.
         """
         kwargs = lift_initial_value(kwargs)
         # A variable made inside the body of a loop belongs to the graph around the loop.
@@ -142,7 +143,7 @@ class Placement:
         return variable
 
     def configure(self, config: v1.ConfigProto | None) -> v1.ConfigProto:
-        """Returns a copy of a session's config in which the devices exist.
+        """Returns a copy of a session's `config` in which the devices exist.
 
         Several CPU devices divide the threads that compute inside operations, unless the config
         sets them. Each stage or replica runs in a thread of its own: if its operations used all
@@ -161,7 +162,7 @@ class Placement:
         return configured
 
     def divide_threads(self, config: v1.ConfigProto | None) -> None:
-        """Limits the threads of operations in this process, as `configure` does in its config.
+        """Limits the threads of operations in this process, as `configure` does in its `config`.
 
         Must be called before the graph is built if that traces functions: the first one starts
         TensorFlow's runtime, and the threads are those of the process from then on.

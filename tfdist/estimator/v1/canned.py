@@ -241,7 +241,10 @@ class DNNLinearCombinedEstimator(CannedV1Estimator):
 
 
 class DNNLinearCombinedClassifier(CannedV1Estimator):
-    """As `tfdist.estimator.DNNLinearCombinedClassifier`, with a partitioner as above."""
+    """As `tfdist.estimator.DNNLinearCombinedClassifier`.
+
+    `input_layer_partitioner` is that of `DNNLinearCombinedEstimator`.
+    """
 
     def __init__(
         self,
@@ -271,7 +274,10 @@ class DNNLinearCombinedClassifier(CannedV1Estimator):
 
 
 class DNNLinearCombinedRegressor(CannedV1Estimator):
-    """As `tfdist.estimator.DNNLinearCombinedRegressor`, with a partitioner as above."""
+    """As `tfdist.estimator.DNNLinearCombinedRegressor`.
+
+    `input_layer_partitioner` is that of `DNNLinearCombinedEstimator`.
+    """
 
     def __init__(
         self,

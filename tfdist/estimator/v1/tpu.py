@@ -151,7 +151,9 @@ class TPUEstimatorSpec(NamedTuple):
 class TPUEstimator(Estimator):
     """An Estimator whose model_fn returns a `TPUEstimatorSpec` or an `EstimatorSpec`.
 
-    Arguments that are not listed here are those of `Estimator`, or have no effect.
+    Arguments that are not listed here are those of `Estimator`. `batch_axis`, `eval_on_tpu`,
+    `export_to_tpu`, `export_to_cpu`, `embedding_config_spec` and `export_saved_model_api_version`
+    have no effect.
 
     Args:
       config: A `RunConfig` of this module or of `tfdist.estimator`.
