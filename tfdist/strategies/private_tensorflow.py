@@ -22,6 +22,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+# The list of packages whose functions AutoGraph converts or leaves as they are.
+from tensorflow.python.autograph.core import config as autograph
+
 # Lists the variables that a tf.train.Checkpoint saves, for a Saver, as a Scaffold does on finalize.
 from tensorflow.python.checkpoint.graph_view import ObjectGraphView
 
@@ -54,6 +57,13 @@ from tensorflow.python.ops.op_selector import UnliftableError
 # function tells the tapes that a variable is read.
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable as ResourceVariable
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
+
+# Those of strategies stay, as those of TensorFlow's own strategies do: a program's first step would
+# take a second longer. A program's own functions are converted before a strategy gets them.
+autograph.CONVERSION_RULES = (
+    autograph.DoNotConvert("tfdist.strategies"),
+    *autograph.CONVERSION_RULES,
+)
 
 # The variables of a layer over feature columns, and the features of a batch as its columns have
 # transformed them. Keras' DenseFeatures uses both; the layer for linear models was tf.estimator's.
@@ -216,7 +226,6 @@ def run_in_replica_threads(
     results are `PerReplica` values if they differ.
     """
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def call(*args: Any, **kwargs: Any) -> Any:
         with tf.variable_creator_scope(_named_as_in_the_first_replica):
             return function(*args, **kwargs)

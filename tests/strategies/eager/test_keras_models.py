@@ -1,5 +1,7 @@
 """Keras models that cannot train on several replicas are refused in one line."""
 
+import inspect
+import re
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +83,39 @@ def test_the_rows_of_one_batch_are_predicted_once(library: Any) -> None:
         expected = model.predict(rows, verbose=0)
         np.testing.assert_allclose(model.predict_on_batch(rows), expected, rtol=1e-6)
         model.set_weights([weights + 1 for weights in model.get_weights()])
+
+
+def test_autograph_converts_no_code_of_strategies() -> None:
+    """It would take the second half of a program's first step."""
+    with LocalStrategy(2).scope():
+        model = tf_keras.Sequential([tf_keras.Input([2]), tf_keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
+    made = [name for name in sys.modules if name.startswith("__autograph_generated_file")]
+    text = "".join(inspect.getsource(sys.modules[name]) for name in made)
+    converted = set(re.findall(r"def tf__(\w+)", text))
+    assert "train_function" in converted
+    assert "sums_of_gradients" not in converted
+
+
+def test_a_branch_in_a_layer_is_taken_by_each_replica() -> None:
+    class Branch(tf_keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            if tf.reduce_sum(x) > 0:
+                x = 10 * x
+            return x
+
+    strategy, layer = LocalStrategy(2), Branch()
+
+    @tf.function
+    def call() -> tf.Tensor:
+        def step() -> tf.Tensor:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return layer(tf.cast([replica], tf.float32))
+
+        return strategy.gather(strategy.run(step), axis=0)
+
+    np.testing.assert_array_equal(call(), [0, 10])
 
 
 def test_a_keras_3_before_3_10_is_refused_with_a_strategy_alone(
