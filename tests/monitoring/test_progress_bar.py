@@ -1,7 +1,6 @@
 """ProgressBarHook: one line on a terminal, of one worker, and not under the launcher."""
 
 import io
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -36,9 +35,3 @@ def test_other_workers_and_workers_of_the_launcher_show_nothing(
             shown = io.StringIO()
             train([ProgressBarHook(9, every_n_steps=1, file=shown)], steps=1)
             assert shown.getvalue() == ""
-
-
-def test_a_missing_tqdm_is_named_when_the_hook_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    with pytest.raises(ImportError, match=r"pip install 'tfdist\[progress\]'"):
-        ProgressBarHook()

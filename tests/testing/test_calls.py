@@ -35,16 +35,12 @@ def test_every_worker_finds_itself_in_its_tf_config_and_results_come_in_worker_o
     assert fake_cluster.run(own_task, num_workers=3) == [("worker", i, 3) for i in range(3)]
 
 
-def test_arguments_reach_every_worker(fake_cluster: FakeCluster) -> None:
-    def join(first: int, *, second: int) -> tuple[int, int, int]:
-        return first, second, own_index()
-
-    assert fake_cluster.run(join, 5, second=6) == [(5, 6, 0), (5, 6, 1)]
-
-
-def test_closures_and_lambdas_travel_with_what_they_enclose(fake_cluster: FakeCluster) -> None:
+def test_arguments_and_what_a_function_encloses_reach_every_worker(
+    fake_cluster: FakeCluster,
+) -> None:
     factor = 10
-    assert fake_cluster.run(lambda: factor * (own_index() + 1)) == [10, 20]
+    join = lambda first, *, second: (first, second, factor * own_index())  # noqa: E731
+    assert fake_cluster.run(join, 5, second=6) == [(5, 6, 0), (5, 6, 10)]
 
 
 def test_an_object_of_the_tests_own_class_comes_back_as_that_class(

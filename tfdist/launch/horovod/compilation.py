@@ -136,17 +136,8 @@ def _unpack(folder: Path, source: Path) -> None:
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], build: Build) -> None:
-    if run_with_progress(command, environ, build_log()) != 0:
-        error = find_error(build_log().read_text(errors="replace"))
-        raise CannotBuildError(
-            f"Horovod {build.horovod} can't be built: {error[:300]!r}. Fix that; log: {build_log()}"
-        )
-
-
-def run_with_progress(command: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
-    """Runs a long command with its output in `log`, prints its progress, returns its exit code."""
-    on_terminal = sys.stdout.isatty()
-    started = time.monotonic()
+    """Runs a long command with its output in the log, and prints its progress."""
+    log, on_terminal, started = build_log(), sys.stdout.isatty(), time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -157,9 +148,9 @@ def run_with_progress(command: Sequence[str], environ: Mapping[str, str], log: P
             start_new_session=True,
         )
     try:
-        while True:
+        while process.returncode is None:
             try:
-                return process.wait(timeout=1.0 if on_terminal else 15.0)
+                process.wait(timeout=1.0 if on_terminal else 15.0)
             except subprocess.TimeoutExpired:
                 percentage = find_percentage(log.read_text(errors="replace"))
                 done = "preparing" if percentage is None else f"{percentage} % compiled"
@@ -175,3 +166,8 @@ def run_with_progress(command: Sequence[str], environ: Mapping[str, str], log: P
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+    if process.returncode != 0:
+        error = find_error(log.read_text(errors="replace"))
+        raise CannotBuildError(
+            f"Horovod {build.horovod} can't be built: {error[:300]!r}. Fix that; log: {log}"
+        )

@@ -1,0 +1,69 @@
+"""Scalars and arguments that all hooks of `ScalarsHook` take, and the packages that some need."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.monitoring import CsvMetricsHook, ProgressBarHook, PrometheusHook, WandbHook
+
+Train = Callable[..., Any]
+
+
+def test_tensors_may_be_named_or_given(train: Train, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    scalars: dict[str, Any] = {"own": "half", "named": "twice:0", "given": None}
+
+    class Give(v1.train.SessionRunHook):  # type: ignore[misc]
+        def begin(self) -> None:
+            loss = v1.get_collection(v1.GraphKeys.LOSSES)[0]
+            tf.multiply(loss, 2.0, name="twice")
+            hook._chosen["given"] = loss + 1.0
+
+    hook = CsvMetricsHook(path, scalars, every_n_steps=6)
+    train([Give(), hook])
+    assert path.read_text().splitlines() == ["step,own,named,given", "6,30.0,120.0,61.0"]
+
+
+def test_an_unknown_name_is_refused(train: Train, tmp_path: Path) -> None:
+    words = "neither a scalar summary nor a tensor called 'accuracy'. Its scalar summaries: half, l"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        train([CsvMetricsHook(tmp_path / "metrics.csv", ["accuracy"])])
+
+
+def test_what_is_no_scalar_is_refused(train: Train, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"pair:0 has shape \(2,\); a scalar is needed"):
+        train([CsvMetricsHook(tmp_path / "metrics.csv", "pair")])
+
+
+@pytest.mark.parametrize("every_n_steps", [0, 1.5, True])
+def test_a_wrong_interval_is_refused(every_n_steps: Any) -> None:
+    with pytest.raises(ValueError, match="every_n_steps must be an integer of at least 1"):
+        CsvMetricsHook("x.csv", every_n_steps=every_n_steps)
+
+
+def test_no_scalars_are_refused() -> None:
+    with pytest.raises(ValueError, match="No scalars are chosen"):
+        CsvMetricsHook("x.csv", [])
+
+
+@pytest.mark.parametrize(
+    ("make", "package", "requirement"),
+    [
+        (lambda: WandbHook("mnist"), "wandb", "tfdist[wandb]"),
+        (lambda: ProgressBarHook(), "tqdm", "tfdist[progress]"),
+        (lambda: PrometheusHook(0), "prometheus_client", "prometheus_client>=0.20"),
+    ],
+)
+def test_a_missing_package_is_named_when_the_hook_is_made(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any], package: str, requirement: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    words = f"Hook needs {package}, which is not installed. Run: pip install '{requirement}'"
+    with pytest.raises(ImportError, match=re.escape(words)):
+        make()
