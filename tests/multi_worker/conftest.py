@@ -4,7 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist" / "train.py"
 
@@ -13,6 +15,17 @@ _EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist" / "train.py"
 def made_before() -> dict[Any, Any]:
     """Results that the tests of a module have made for each other so far."""
     return {}
+
+
+@pytest.fixture
+def saved() -> Callable[[Path], dict[str, np.ndarray]]:
+    """Returns the values of the last checkpoint in the folder "model" of a folder."""
+
+    def saved(folder: Path) -> dict[str, np.ndarray]:
+        reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder / "model")))
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+    return saved
 
 
 @pytest.fixture(scope="session")

@@ -268,19 +268,10 @@ def stops_at_another_step(index: int) -> list[Any]:
 
 def stops_in_third_step(stopping_worker: int) -> Callable[[int], list[Any]]:
     def hooks(index: int) -> list[Any]:
-        from typing import Any  # a class's own names don't go to the workers by themselves
+        from brief_training import Steps
 
-        import tensorflow.compat.v1 as v1
-
-        class StopInThirdStep(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            steps = 0
-
-            def after_run(self, run_context: Any, run_values: Any) -> None:
-                self.steps += 1
-                if self.steps == 3:
-                    run_context.request_stop()
-
-        return [StopInThirdStep()] if index == stopping_worker else []
+        stop = Steps(lambda steps, run: run.request_stop() if steps == 3 else None)
+        return [stop] if index == stopping_worker else []
 
     return hooks
 

@@ -7,7 +7,6 @@ from typing import Any
 import elastic_training
 import numpy as np
 import pytest
-import tensorflow as tf
 from forking_launcher import FORKING_LAUNCHER
 
 pytestmark = pytest.mark.processes
@@ -19,14 +18,8 @@ def _train(folder: str) -> None:
     elastic_training.train(f"{folder}/model", [])
 
 
-def _saved(folder: Path) -> dict[str, np.ndarray]:
-    """Returns the values of the last checkpoint."""
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder / "model")))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 def test_one_worker_of_two_goes_on_to_the_weights_of_both_if_the_global_batch_stays(
-    fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake_cluster: Any, saved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "undisturbed").mkdir()
@@ -41,7 +34,7 @@ def test_one_worker_of_two_goes_on_to_the_weights_of_both_if_the_global_batch_st
     assert "worker 1 has failed twice in a row: going on with 1 of 2 instances" in ended.stderr
     assert "a step has 1/2 of its examples now if the batch size is each worker's" in ended.stderr
     assert "size factor 1.0" in ended.stdout and ended.stdout.count("size factor 0.5") == 1
-    found, expected = _saved(tmp_path), _saved(tmp_path / "undisturbed")
+    found, expected = saved(tmp_path), saved(tmp_path / "undisturbed")
     assert found.keys() == expected.keys() and found["global_step"] == elastic_training.STEPS
     assert "dense/kernel/Momentum" in found
     for name, value in expected.items():

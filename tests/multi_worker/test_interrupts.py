@@ -101,22 +101,17 @@ def test_ctrl_c_ends_a_worker_that_waits_for_a_stopped_one(
     def hooks(index: int) -> list[Any]:
         import os
         import signal
-        from typing import Any  # a class's own names don't go to the workers by themselves
 
         import psutil
-        import tensorflow.compat.v1 as v1
+        from brief_training import Steps
 
-        class StopInThirdStep(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            steps = 0
+        def stop(steps: int, run: Any) -> None:
+            if steps == 3 and index == 1:
+                stopped.with_suffix(".tmp").write_text(str(os.getpid()))
+                stopped.with_suffix(".tmp").rename(stopped)
+                os.kill(os.getpid(), signal.SIGSTOP)  # until the run is ended with SIGKILL
 
-            def after_run(self, run_context: Any, run_values: Any) -> None:
-                self.steps += 1
-                if self.steps == 3 and index == 1:
-                    stopped.with_suffix(".tmp").write_text(str(os.getpid()))
-                    stopped.with_suffix(".tmp").rename(stopped)
-                    os.kill(os.getpid(), signal.SIGSTOP)  # until the run is ended with SIGKILL
-
-        hook = StopInThirdStep()
+        hook = Steps(stop)
         looks: list[int] = []
 
         def waits_for_the_stopped_one() -> bool:
@@ -146,17 +141,9 @@ def test_ctrl_c_ends_workers_that_train(
     fake_cluster: Any, train_briefly: Any, interrupt_when: Any, tmp_path: Path, engine: str
 ) -> None:
     def hooks(index: int) -> list[Any]:
-        from typing import Any  # a class's own names don't go to the workers by themselves
+        from brief_training import Steps
 
-        import tensorflow.compat.v1 as v1
-
-        class Count(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            steps = 0
-
-            def after_run(self, run_context: Any, run_values: Any) -> None:
-                self.steps += 1
-
-        count = Count()
+        count = Steps()
         interrupt_when(lambda: count.steps >= 3, str(tmp_path / str(index)))
         return [count]
 

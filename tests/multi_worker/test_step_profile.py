@@ -17,18 +17,13 @@ def train(train_briefly: Any, collect_log: Any) -> Callable[..., list[str]]:
     def train(engine: str, folder: str, steps: int) -> list[str]:
         def hooks(index: int) -> list[Any]:
             import time
-            from typing import Any  # a class's own names don't go to the workers by themselves
 
-            import tensorflow.compat.v1 as v1
+            from brief_training import Steps
 
             from tfdist.monitoring import StepProfileHook
 
-            class Slow(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-                def after_run(self, run_context: Any, run_values: Any) -> None:
-                    if index == 2:
-                        time.sleep(0.3)
-
-            return [StepProfileHook(folder, first_step=2, last_step=4), Slow()]
+            slow = Steps(lambda *_: time.sleep(0.3 if index == 2 else 0.0))
+            return [StepProfileHook(folder, first_step=2, last_step=4), slow]
 
         lines = collect_log()
         end = train_briefly(engine, hooks=hooks, limits=lambda index: {"steps": steps})

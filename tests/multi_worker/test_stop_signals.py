@@ -106,10 +106,9 @@ def test_sigterm_ends_a_worker_that_waits_for_a_stopped_one(
         import os
         import signal
         import threading
-        from typing import Any  # a class's own names don't go to the workers by themselves
 
         import psutil
-        import tensorflow.compat.v1 as v1
+        from brief_training import Steps
 
         from tfdist.strategies import stop_signals
         from tfdist.testing.run import wait_until
@@ -122,22 +121,16 @@ def test_sigterm_ends_a_worker_that_waits_for_a_stopped_one(
             if wait_until(has_stopped, 60):
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        class StopInThirdStep(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            steps = 0
+        def stop(steps: int, run: Any) -> None:
+            # Perhaps while the other one still needs it for its own third step.
+            if steps == 3 and index == 1:
+                pid_file.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)  # until the run is ended with SIGKILL
 
-            def begin(self) -> None:
-                if index == 0:
-                    stop_signals._STEP_GRACE_S = 1.0
-                    threading.Thread(target=leave_when_the_other_has_stopped, daemon=True).start()
-
-            def after_run(self, run_context: Any, run_values: Any) -> None:
-                self.steps += 1
-                # Perhaps while the other one still needs it for its own third step.
-                if self.steps == 3 and index == 1:
-                    pid_file.write_text(str(os.getpid()))
-                    os.kill(os.getpid(), signal.SIGSTOP)  # until the run is ended with SIGKILL
-
-        return [StopInThirdStep()]
+        if index == 0:
+            stop_signals._STEP_GRACE_S = 1.0
+            threading.Thread(target=leave_when_the_other_has_stopped, daemon=True).start()
+        return [Steps(stop)]
 
     with pytest.raises(WorkerFailedError) as caught:
         fake_cluster.run(train_briefly, "grpc", hooks=hooks)

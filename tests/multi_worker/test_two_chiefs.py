@@ -86,15 +86,10 @@ def train(train_briefly: Any) -> Any:
         holders: set[int] = set()
 
         def hooks(index: int) -> list[Any]:
-            from typing import Any  # a class's own names don't go to the workers by themselves
+            from brief_training import Steps
 
-            import tensorflow.compat.v1 as v1
-
-            class Look(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-                def after_run(self, run_context: Any, run_values: Any) -> None:
-                    holders.add(json.loads(Path(folder, FILE_NAME).read_text())["pid"])
-
-            return [Look()]
+            lock = Path(folder, FILE_NAME)
+            return [Steps(lambda *_: holders.add(json.loads(lock.read_text())["pid"]))]
 
         limits = {"limits": lambda index: {"steps": 3}}
         end = train_briefly(engine, hooks=hooks, model_dir=lambda index: folder, **limits)

@@ -94,6 +94,18 @@ def _input_fn() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat(20)
 
 
+class Steps(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+    """Counts session calls, and tells `after(steps, run_context)` of each."""
+
+    def __init__(self, after: Callable[[int, Any], Any] = lambda steps, run: None) -> None:
+        self.steps = 0
+        self._after = after
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.steps += 1
+        self._after(self.steps, run_context)
+
+
 class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
     def __init__(self) -> None:
         self.first_step = self.step = 0

@@ -7,15 +7,6 @@ import tensorflow as tf
 from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
 
 
-@pytest.mark.parametrize(("num_workers", "sizes_kb"), [(2, (1024, 512)), (3, (4096, 1024))])
-def test_a_message_of_three_workers_over_grpc_is_larger_than_one_of_two(
-    num_workers: int, sizes_kb: tuple[int, int]
-) -> None:
-    collectives = GrpcCollectives(num_workers, 0)
-    sizes = (collectives.bucket_size_bytes, collectives.threshold_bytes)
-    assert sizes == tuple(size << 10 for size in sizes_kb)
-
-
 def test_tensors_of_a_message_come_back_in_place_and_those_of_aligned_sizes_stand_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

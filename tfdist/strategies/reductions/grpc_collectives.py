@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -152,12 +153,8 @@ class GrpcCollectives:
         # [workers * rows, ...]
         gathered = tf.raw_ops.CollectiveGather(
             input=to_copied(tensor),
-            group_size=self.num_workers,
-            group_key=self._group_key,
-            instance_key=key,
             shape=[self.num_workers * rows, *inner],
-            communication_hint="ring",
-            name=name,
+            **self._arguments(key, name),
         )
         return self._note("gather", tensor, from_copied(gathered, tensor.dtype), key)
 
@@ -184,14 +181,7 @@ class GrpcCollectives:
             is_sender = self.worker_index == 0
             return grpc_ops.broadcast(tensor, is_sender, self.num_workers, self._group_key, name)
         key = _new_key(self._group_key, name)
-        arguments = dict(
-            group_size=self.num_workers,
-            group_key=self._group_key,
-            instance_key=key,
-            shape=tensor.shape,
-            communication_hint="ring",
-            name=name,
-        )
+        arguments = {"shape": tensor.shape, **self._arguments(key, name)}
         if self.worker_index > 0:
             result = tf.raw_ops.CollectiveBcastRecv(T=tensor.dtype, **arguments)
         else:
@@ -208,16 +198,22 @@ class GrpcCollectives:
         key = _new_key(self._group_key, name)
         total = tf.raw_ops.CollectiveReduce(
             input=tensor,
-            group_size=self.num_workers,
-            group_key=self._group_key,
-            instance_key=key,
             merge_op="Add",
             final_op="Id",
             subdiv_offsets=[0],
-            communication_hint="ring",
-            name=name,
+            **self._arguments(key, name),
         )
         return total, key
+
+    def _arguments(self, key: int, name: str) -> dict[str, Any]:
+        """Returns the arguments that all of TensorFlow's collectives have."""
+        return {
+            "group_size": self.num_workers,
+            "group_key": self._group_key,
+            "instance_key": key,
+            "communication_hint": "ring",
+            "name": name,
+        }
 
 
 def _is_aligned(tensor: tf.Tensor) -> bool:
