@@ -106,9 +106,13 @@ def test_a_run_that_is_killed_twice_ends_with_the_weights_of_an_undisturbed_one(
     )
     assert ended.returncode == 0, ended.stderr
     assert "start again from the newest snapshot or checkpoint" in ended.stderr
-    # How many steps are made again depends on when each worker notes a step.
-    assert re.search(r"Going on from the snapshot of step 10 \(\d+ steps? again\)\.", ended.stderr)
-    assert re.search(r"Going on from the snapshot of step 20 \(\d+ steps? again\)\.", ended.stderr)
+    # How many steps are made again is said if the launcher had seen a later step by then.
+    assert re.search(
+        r"Going on from the snapshot of step 10( \(\d+ steps? again\))?\.", ended.stderr
+    )
+    assert re.search(
+        r"Going on from the snapshot of step 20( \(\d+ steps? again\))?\.", ended.stderr
+    )
     assert set(snapshot_folders.MEMORY.iterdir()) <= before
     _assert_equal(saved(tmp_path), saved(undisturbed("grpc")))
 
@@ -126,9 +130,11 @@ def test_a_fit_that_is_killed_twice_goes_on_from_the_newest_snapshot_of_any_host
     words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *program]
     [ended] = fake_cluster.run_script(words, engine="none", forked=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    # How many steps are made again depends on when each worker notes a step.
-    assert re.search(r"Going on from the snapshot of step 10 \(\d+ steps? again\)\.", ended.stderr)
-    of_other = r"Going on from the snapshot of step 25 of worker 1's host \(\d+ steps? again\)\."
+    # How many steps are made again is said if the launcher had seen a later step by then.
+    assert re.search(
+        r"Going on from the snapshot of step 10( \(\d+ steps? again\))?\.", ended.stderr
+    )
+    of_other = r"Going on from the snapshot of step 25 of worker 1's host( \(\d+ steps? again\))?\."
     assert re.search(of_other, ended.stderr)
     assert set(snapshot_folders.MEMORY.iterdir()) <= before
     one, two = (np.load(tmp_path / name / "weights.npz") for name in ("undisturbed", "killed"))
