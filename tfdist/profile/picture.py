@@ -24,11 +24,7 @@ GREY = "#666666"
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Returns an empty figure; the sizes are in inches.
-
-    Raises:
-      ImportError: If matplotlib is not installed; a message of one line.
-    """
+    """Returns an empty figure, in inches; an ImportError if matplotlib is not installed."""
     return _load("matplotlib.figure").Figure(figsize=(width, height), facecolor="white")
 
 
@@ -44,11 +40,7 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def check_can_draw() -> None:
-    """Checks that matplotlib is installed. Called before a profile is recorded.
-
-    Raises:
-      ImportError: If matplotlib is not installed; a message of one line.
-    """
+    """Raises an ImportError if matplotlib is missing. Called before a profile is recorded."""
     _load("matplotlib.figure")
 
 

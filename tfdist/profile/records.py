@@ -57,10 +57,8 @@ def ops_of(step_stats: Any) -> list[Op]:
 
     The ops by which workers exchange one tensor are one `Op` of kind "reduction". An op that no
     rule knows belongs to the update if it runs on the host after the first reduction of the
-    backward pass, or the first update, has begun; else to the forward pass.
-
-    Args:
-      step_stats: `step_stats` of a RunMetadata.
+    backward pass, or the first update, has begun; else to the forward pass. `step_stats` are those
+    of a RunMetadata.
     """
     records = _own_records(step_stats)
     reductions = _exchanges(record for record in records if _EXCHANGED.match(record.name))

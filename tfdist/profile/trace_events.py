@@ -24,15 +24,10 @@ def process_names(process: int, name: str, threads: Sequence[str]) -> list[dict[
 def box(
     name: str, kind: str, place: tuple[int, int], start: float, end: float, **more: Any
 ) -> dict[str, Any]:
-    """Returns a complete event.
+    """Returns a complete event: a box with a name, of a category.
 
-    Args:
-      name: What is shown in the box.
-      kind: Its category.
-      place: Process and thread.
-      start: In microseconds.
-      end: In microseconds.
-      **more: More keys of the event, such as "args".
+    `place` is its process and thread, `start` and `end` are in microseconds; `more` are more keys
+    of the event, such as "args".
     """
     process, thread = place
     span = {"ts": start, "dur": end - start}

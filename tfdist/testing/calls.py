@@ -17,10 +17,8 @@ _EXIT_LIMIT_S = 10.0
 def wait_for_results(run: Run, timeout_s: float) -> list[Any]:
     """Waits until the call returned in every worker, and returns the values in worker order.
 
-    Raises:
-      WorkerFailedError: If a worker fails; the others are then stopped.
-      WorkerTimeoutError: If not all have finished within the limit, counted from the time when
-        all workers had started; all are then stopped.
+    If a worker fails, or not all have finished in time, counted from when all had started, all are
+    stopped: WorkerFailedError or WorkerTimeoutError.
     """
     __tracebackhide__ = True
     start_s = run.wait_for_start()

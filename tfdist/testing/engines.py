@@ -59,8 +59,6 @@ def worker_environment(
     """Returns the environment of every worker, before the variables of its engine.
 
     The test's own environment overrides the defaults, and the run's additions override both.
-
-    Temporary files of workers go to `temporary_folder`, which is removed with the run.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(_MEMBERSHIP)}
     if "OMPI_COMM_WORLD_RANK" in environ:  # mpirun's settings for its ranks, not the user's

@@ -83,8 +83,7 @@ class Run:
     def wait_for_start(self) -> float:
         """Waits until every worker has started, and returns when the last one did.
 
-        Raises:
-          WorkerFailedError: If mpirun fails before that, or the start takes too long.
+        If mpirun fails before that, or the start takes too long, it raises WorkerFailedError.
         """
         wait_until(self._is_start_decided, _START_LIMIT_S)
         starts = [job.started() for job in self.workers]
@@ -163,9 +162,7 @@ def start_run(
 ) -> Run:
     """Starts N workers that run `command` (a script, if `forked`) or, if it is empty, make `call`.
 
-    Raises:
-      ValueError: If the engine is unknown, or cannot have that number of workers.
-      EngineMissingError: If Horovod or mpirun is not installed and the engine needs them.
+    Without what the engine needs, or with a wrong number, it raises what `check_request` does.
     """
     num_workers = check_request(engine, num_workers)
     env = dict(env or {})

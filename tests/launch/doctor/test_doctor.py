@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace as change
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,6 @@ MPI = OpenMpi(
     on_path="/venv/bin/mpirun",
     trial_seconds=0.2,
 )
-
-
-def change(value: Any, **changes: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(value, **changes)
 
 
 def versions(facts: TensorFlowFacts = FACTS, **changes: str | None) -> Iterable[Finding]:

@@ -18,14 +18,9 @@ _REQUEST_TIMEOUT_S = 60
 
 
 def main(words: Sequence[str]) -> int:
-    """Writes the manifests, and submits them if requested.
+    """Writes the manifests, and submits them if requested; returns 0 or kubectl's exit code.
 
-    Returns:
-      The exit code: 0, or that of kubectl.
-
-    Raises:
-      UsageError: If the options are invalid, or a program or package that they need is not
-        installed.
+    If the options are invalid, or need what is not installed, it raises a UsageError.
     """
     given = KUBERNETES.parse(words)
     if "write_dockerfile" in given:

@@ -187,10 +187,9 @@ class JobOptions(SizeOptions, ManifestOptions):
 
 
 def job_options(given: Mapping[str, Any]) -> JobOptions:
-    """Returns the options; `checks.check` then checks their combination.
+    """Returns the options; a UsageError if one is missing or cannot be used with --kind.
 
-    Raises:
-      UsageError: If a required option is missing, or an option cannot be used with --kind.
+    `checks.check` then checks their combination.
     """
     for declared in options_of(JobOptions).values():
         if declared.example and declared.field not in given:

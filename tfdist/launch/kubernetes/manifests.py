@@ -68,8 +68,7 @@ _MAKERS = {"job": indexed_job, "tfjob": _tf_job, "mpijob": mpi_job, "trainjob": 
 def manifests(options: JobOptions) -> list[dict[str, Any]]:
     """Returns the manifests in the order in which they must be submitted.
 
-    Raises:
-      UsageError: If a patch fits none of them, or makes one what Kubernetes does not allow.
+    If a patch fits none of them, or makes one what Kubernetes does not allow, that is a UsageError.
     """
     is_guarded = options.has_network_policy and not options.cluster_runtime
     documents = [_network_policy(options)] if is_guarded else []

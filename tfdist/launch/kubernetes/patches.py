@@ -65,11 +65,7 @@ class Patch:
 
 
 def read_patches(text: str) -> tuple[Patch, ...]:
-    """Reads a file of patches.
-
-    Raises:
-      ValueError: If it cannot be read, is not YAML, or a document has no kind.
-    """
+    """Reads a file of patches; a ValueError if it is no YAML, or a document has no kind."""
     import yaml  # A launcher without --patch does not need it.
 
     try:
@@ -133,8 +129,7 @@ PATCHES = Value(read_patches, "FILE")
 def patched(document: Mapping[str, Any], patch: Patch) -> dict[str, Any]:
     """Returns a manifest, a pod's template or a container with the changes of a patch.
 
-    Raises:
-      UsageError: If the patch would replace a list that has items.
+    A patch that would replace a list with items is a UsageError.
     """
     try:
         changed: dict[str, Any] = merged(document, patch.changes)
@@ -149,8 +144,7 @@ def patched(document: Mapping[str, Any], patch: Patch) -> dict[str, Any]:
 def merged(old: Any, new: Any, place: str = "") -> Any:
     """Merges by the rules of RFC 7396 (JSON merge patch); neither argument is changed.
 
-    Raises:
-      ValueError: If a list would replace one that has items; the message is its place.
+    A list that would replace one with items is a ValueError, whose message is its place.
     """
     if isinstance(new, list) and isinstance(old, list) and old:
         raise ValueError(place.removeprefix("."))

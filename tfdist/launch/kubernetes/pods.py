@@ -131,10 +131,8 @@ def pod_template(
 ) -> dict[str, Any]:
     """Returns the template of pods with the given container, with the user's patches.
 
-    `restart` is None if an operator sets it.
-
-    Raises:
-      UsageError: If a patch makes them what Kubernetes does not allow.
+    `restart` is None if an operator sets it. A patch that makes them what Kubernetes does not allow
+    is a UsageError.
     """
     spec = present(
         restartPolicy=restart,
@@ -307,10 +305,7 @@ def checked(model: str, document: dict[str, Any]) -> dict[str, Any]:
     """Validates a document with the model of the given name, and returns the document.
 
     The models refuse a value of the wrong type, but ignore unknown fields. So the document is
-    compared with the fields that the model has read.
-
-    Raises:
-      ValueError: If the model does not know a field, or a value is of another type.
+    compared with the fields that the model has read; a ValueError names the first difference.
     """
     unlike = _first_difference(document, getattr(models, model).from_dict(document).to_dict())
     if unlike is not None:
@@ -319,11 +314,7 @@ def checked(model: str, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_patch(model: str, document: dict[str, Any], patch: Patch) -> dict[str, Any]:
-    """Validates a document that a patch has changed, and returns it.
-
-    Raises:
-      UsageError: If the model does not know a field, or a value is of another type.
-    """
+    """Validates a document that a patch has changed, as `checked` does, with a UsageError."""
     try:
         return checked(model, document)
     except (ValueError, TypeError, AttributeError, KeyError) as error:  # What the models raise.
