@@ -103,6 +103,13 @@ def make_eager_again(model: Any) -> None:
                 kind.__new__(kind)
 
 
+def newer_options(optimizer: Any) -> list[str]:
+    """Returns the options in use that only the newer optimizers have."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # That of a loss scale.
+    names = ("weight_decay", "use_ema", "adaptive_epsilon")
+    return [name for name in names if getattr(inner, name, None)]
+
+
 def to_legacy(optimizer: Any) -> Any:
     """Makes the older optimizer with the settings of a newer one; tf_keras defines the pairs.
 

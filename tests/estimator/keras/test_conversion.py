@@ -366,8 +366,16 @@ REFUSED: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "not supported with subclassed models": lambda: {"keras_model": _compiled(_Subclassed())},
     "must implement `Model.get_config`": lambda: {"keras_model": _compiled(_WithoutConfig())},
-    "AdamW has no counterpart.*legacy.Adam": lambda: {
-        "keras_model": _sequential(tf_keras.optimizers.AdamW(0.1))
+    "Lion has no counterpart.*legacy.Adam": lambda: {
+        "keras_model": _sequential(tf_keras.optimizers.Lion(0.1))
+    },
+    "AdamW with weight_decay, use_ema has no counterpart.*legacy.Adam": lambda: {
+        "keras_model": _sequential(tf_keras.optimizers.AdamW(0.1, use_ema=True))
+    },
+    "with weight_decay has no": lambda: {
+        "keras_model": _sequential(
+            tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.SGD(weight_decay=0.1))
+        )
     },
     "are set both in constructor": lambda: {
         "keras_model": _sequential(), "model_dir": "one", "config": tfe.RunConfig("two")

@@ -12,11 +12,8 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 from tfdist.estimator.heads import checks
-from tfdist.estimator.private_keras import learning_rate_as_given
+from tfdist.estimator.private_keras import learning_rate_as_given, newer_options
 from tfdist.strategies.graph.variables import own_initial_value
-
-# Options that only the newer optimizers have. Unset, they have no effect.
-_NEWER_OPTIONS = ("weight_decay", "use_ema", "adaptive_epsilon")
 
 
 def build_train_op(
@@ -105,7 +102,7 @@ def graph_optimizer(optimizer: Any) -> Any:
         )
     name = type(optimizer).__name__
     legacy = getattr(tf_keras.optimizers.legacy, name, None)
-    extra = [option for option in _NEWER_OPTIONS if getattr(optimizer, option, None)]
+    extra = newer_options(optimizer)
     if legacy is None or extra:
         what = f"{name} with {', '.join(extra)}" if extra else name
         raise ValueError(

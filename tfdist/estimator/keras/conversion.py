@@ -204,16 +204,19 @@ def _legacy_optimizer(model: Any) -> Any:
     )
     if not tf.executing_eagerly():
         raise ValueError(f"{fix} Received optimizer type: {type(optimizer)}.")
+    name, options = type(optimizer).__name__, ", ".join(private_keras.newer_options(optimizer))
     try:
+        if options:
+            raise ValueError(options)  # Keras would leave them out without a word.
         legacy = private_keras.to_legacy(optimizer)
     except (AttributeError, TypeError, ValueError):
         raise ValueError(
-            f"{type(optimizer).__name__} has no counterpart among tf_keras.optimizers.legacy, "
-            f"which graphs need. {fix}"
+            f"{f'{name} with {options}' if options else name} has no counterpart among "
+            f"tf_keras.optimizers.legacy, which graphs need. {fix}"
         ) from None
     v1.logging.warning(
         "The model's optimizer %s works with eager execution only: the Estimator uses %s with the "
-        "same settings.", type(optimizer).__name__, f"{type(legacy).__name__} of "
+        "same settings.", name, f"{type(legacy).__name__} of "
         "tf_keras.optimizers.legacy",
     )  # fmt: skip
     return legacy
