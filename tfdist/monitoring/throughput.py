@@ -12,8 +12,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster.arguments import check_flag
 from tfdist.cluster.tasks import checked_count
 from tfdist.monitoring.scalars import MeasuringHook
-from tfdist.profile.records import ops_of
-from tfdist.profile.spans import length, union
+from tfdist.profile.records import length, ops_of, union
 from tfdist.strategies.graph.step_counter import crosses
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from tfdist.profile.spans import Span
-
+Span: TypeAlias = tuple[float, float]  # start and end
 Kind: TypeAlias = Literal["input", "forward", "backward", "update", "reduction"]
 
 _LABEL = re.compile(r"(?:^|\s)(\S+) = (\w+)\(")
@@ -133,3 +132,19 @@ def _exchanges(records: Iterable[Record]) -> list[Op]:
         Op(name=name, type="exchange", span=span, is_on_host=True, kind="reduction")
         for name, span in spans.items()
     ]
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """Joins spans that touch or overlap, and returns the result by rising start."""
+    joined: list[Span] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def length(spans: Iterable[Span]) -> float:
+    """Returns the total length of spans that do not overlap."""
+    return sum(end - start for start, end in spans)

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import mean
 
-from tfdist.profile.records import Op
-from tfdist.profile.spans import Span, length, union
+from tfdist.profile.records import Op, Span, length, union
 
 SHARES = ("backward", "forward", "update", "waiting", "reductions", "input", "other", "hooks")
 # Smaller shares are not worth a change.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tfdist.pipeline.schedule import Box
-from tfdist.profile.spans import Span, length, union
+from tfdist.profile.records import Span, length, union
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import textwrap
 
 from tfdist.pipeline.schedule import busy_share_bound
 from tfdist.pipeline.timeline.step_times import DeviceTimes, Timeline
-from tfdist.profile.spans import Span
+from tfdist.profile.records import Span
 
 _FORWARD, _BACKWARD, _IDLE, _OTHER_STAGE = "><. "
 _SMALLEST_WIDTH = 60
