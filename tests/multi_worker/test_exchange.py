@@ -212,17 +212,10 @@ def _loss_after_the_update(loss: Any, train_op: Any) -> Any:
         return tf.identity(loss)
 
 
-def _loss_over_all_workers(loss: Any, train_op: Any) -> Any:
-    import tensorflow as tf
-
-    return tf.distribute.get_replica_context().all_reduce("MEAN", loss)
-
-
-@pytest.mark.parametrize("report", [_loss_after_the_update, _loss_over_all_workers])
 def test_a_loss_that_is_made_of_a_sum_does_not_share_its_message(
-    fake_cluster: Any, train: Any, directly: list[Any], report: Any
+    fake_cluster: Any, train: Any, directly: list[Any]
 ) -> None:
-    workers = fake_cluster.run(train, report=report)
+    workers = fake_cluster.run(train, report=_loss_after_the_update)
     for worker in workers:
         dequeues = [op for _, op, device in worker["ops"] if op == "QueueDequeueV2"]
         assert len(dequeues) == 2
