@@ -28,16 +28,31 @@ def fit(library: str, callbacks: list[Any], epochs: int = 2, **options: Any) -> 
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_table_of_logs_has_a_row_every_n_steps(library: str, tmp_path: Path) -> None:
+def test_a_table_and_prometheus_have_the_logs_of_every_n_steps(
+    library: str, tmp_path: Path
+) -> None:
     path = tmp_path / "log.csv"
-    hook = CsvMetricsHook(path, {"loss": "loss", "error": "mae"}, every_n_steps=5)
-    history = fit(library, [hook.as_callback()])
+    table = CsvMetricsHook(path, {"loss": "loss", "error": "mae"}, every_n_steps=5)
+    server = PrometheusHook(0, ["loss"], every_n_steps=5)
+    keras = importlib.import_module(library)
+    served: list[str] = []
+
+    class Read(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as page:
+                served.append(page.read().decode())
+
+    history = fit(library, [table.as_callback(), server.as_callback(), Read()])
+    assert server.port is None
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["step"] for row in rows] == ["5", "10"]
     for name, log in (("loss", "loss"), ("error", "mae")):
-        values = [float(row[name]) for row in rows]
-        np.testing.assert_allclose(values, history[log], rtol=1e-6)
+        np.testing.assert_allclose([float(row[name]) for row in rows], history[log], rtol=1e-6)
+    for page, step, loss in zip(served, (5, 10), history["loss"], strict=True):
+        values = dict(line.rsplit(" ", 1) for line in page.splitlines() if line[0] != "#")
+        assert float(values['tfdist_global_step{worker="0"}']) == step
+        assert float(values['tfdist_loss{worker="0"}']) == pytest.approx(loss, rel=1e-6)
 
 
 def test_several_steps_in_a_call_report_once(tmp_path: Path) -> None:
@@ -66,22 +81,3 @@ def test_memory_is_printed_and_summarised(
     [path] = tmp_path.glob("events.out.*")
     events = tf.compat.v1.train.summary_iterator(str(path))
     assert {event.step for event in events if event.summary.value} == {5, 10}
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_prometheus_reads_the_logs_while_fit_runs(library: str) -> None:
-    hook = PrometheusHook(0, ["loss"], every_n_steps=5)
-    keras = importlib.import_module(library)
-    served: list[str] = []
-
-    class Read(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            with urllib.request.urlopen(f"http://127.0.0.1:{hook.port}/metrics") as page:
-                served.append(page.read().decode())
-
-    history = fit(library, [hook.as_callback(), Read()])
-    assert hook.port is None
-    for page, step, loss in zip(served, (5, 10), history["loss"], strict=True):
-        values = dict(line.rsplit(" ", 1) for line in page.splitlines() if line[0] != "#")
-        assert float(values['tfdist_global_step{worker="0"}']) == step
-        assert float(values['tfdist_loss{worker="0"}']) == pytest.approx(loss, rel=1e-6)
