@@ -63,21 +63,18 @@ def main(argv: Sequence[str]) -> int:
     """Runs the job and returns its exit code."""
     options = _parse(argv)
     try:
-        preemption_file = find_preemption_file(os.environ)
+        job = _Job(options)
     except UsageError as error:
         _say(str(error))
         return BAD_CONFIGURATION
-    name, job_id = os.environ["SLURM_JOB_NAME"], os.environ["SLURM_JOB_ID"]
-    files = JobFiles(str(Path(options.log_dir).absolute() / f"{name}-{job_id}"))
-    job = _Job(options, job_id, files, preemption_file)
     restarts, other_ports = 0, 0
     failure = None
     while True:
         end = job.run(restarts)
-        earlier, failure = failure, failure_of(end, job.records, files, job.first_bytes)
+        earlier, failure = failure, failure_of(end, job.records, job.files, job.first_bytes)
         permanent = "" if failure is None else why_permanent(failure, earlier)
         _tell(end, failure, job, restarts, options)
-        files.remove(options.num_workers)
+        job.files.remove(options.num_workers)
         if job.must_stop or (job.has_lost_a_node and options.min_instances is None):
             break
         if end.exit_code == PORT_TAKEN and other_ports < _MOST_OTHER_PORTS:
@@ -100,9 +97,9 @@ def main(argv: Sequence[str]) -> int:
             break
     is_orderly = end.exit_code in (0, *STOP_CODES) and job.num_workers == options.num_workers
     if options.max_restarts:
-        _remove_snapshots(job.run_name, job_id, is_orderly)
+        _remove_snapshots(job.run_name, job.job_id, is_orderly)
     if options.requeue and (end.exit_code in STOP_CODES or job.has_lost_a_node):
-        _requeue(job_id)
+        _requeue(job.job_id)
     return end.exit_code
 
 
@@ -110,20 +107,21 @@ class _Job:
     """The workers of the job, which are started once or several times.
 
     Attributes:
+      job_id: Slurm's number of the job.
+      files: The files of the workers, with the records of the last start.
       first_bytes: The place in each worker's log at which the last start began.
       run_name: The name that its snapshots have; see `tfdist.process.snapshot_folders`.
       num_workers: The workers of this start, or of the next one.
       must_stop: Whether the job was asked to stop.
       has_lost_a_node: Whether a node of the job does not answer.
+
+    Raises:
+      UsageError: If the file of TFDIST_PREEMPTED is there already, or cannot be.
     """
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        job_id: str,
-        files: JobFiles,
-        preemption_file: Path | None,
-    ) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
+        name, self.job_id = os.environ["SLURM_JOB_NAME"], os.environ["SLURM_JOB_ID"]
+        self.files = JobFiles(str(Path(options.log_dir).absolute() / f"{name}-{self.job_id}"))
         self.records: dict[int, WorkerRecord] = {}
         self.first_bytes: dict[int, int] = {}
         self.must_stop = False
@@ -137,28 +135,26 @@ class _Job:
         self._snapshots = {RUN: self.run_name} if options.max_restarts else {}
         if options.snapshot_steps is not None:
             self._snapshots[SNAPSHOT_STEPS] = options.snapshot_steps
-        self._job_id = job_id
-        self._files = files
         self._nodes = [] if options.min_instances is None else nodes_at_start(os.environ)
-        self._preemption_file = preemption_file
+        self._preemption_file = find_preemption_file(os.environ)
 
     def run(self, restarts: int) -> Verdict:
         """Starts the workers, waits until they have ended, and returns the result."""
         before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        self._files.remove(self._num_full)
-        self._files = replace(self._files, start=before + restarts)
+        self.files.remove(self._num_full)
+        self.files = replace(self.files, start=before + restarts)
         # Without variables of a run in which the job was submitted. The batch script sets SHAPE.
         environ = {
             name: value
             for name, value in os.environ.items()
             if name in SHAPE or not name.startswith(OF_ONE_RUN)
         }
-        environ |= {**self._files.environment(), **self._snapshots}
+        environ |= {**self.files.environment(), **self._snapshots}
         if self.num_workers != self._num_full:
             environ[NUM_FULL_INSTANCES] = str(self._num_full)
             environ[OVERLAP] = "1"
         self.has_lost_a_node = False
-        logs = {worker: self._files.log_path(worker) for worker in range(self.num_workers)}
+        logs = {worker: self.files.log_path(worker) for worker in range(self.num_workers)}
         self.first_bytes = {w: log.stat().st_size for w, log in logs.items() if log.exists()}
         # Signals are blocked, so that none arrives after the start and before it can be passed on.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
@@ -187,8 +183,8 @@ class _Job:
         """Makes the next start one without lost nodes; returns why there can be none, or ""."""
         per_node = self.num_workers // len(self._nodes)
         try:
-            left = find_nodes_left(self._job_id, self._nodes)
-            end_steps(self._job_id)
+            left = find_nodes_left(self.job_id, self._nodes)
+            end_steps(self.job_id)
         except UsageError as error:
             return str(error)
         lost = [node for node in self._nodes if node not in left]
@@ -206,7 +202,7 @@ class _Job:
             try:
                 return process.wait(_LOOK_EVERY_S)
             except subprocess.TimeoutExpired:
-                self.records = self._files.read(self.num_workers)
+                self.records = self.files.read(self.num_workers)
             file = self._preemption_file
             if not self.must_stop and file is not None and file.exists():
                 _say(f"{file} is there: the workers save and leave")
@@ -221,7 +217,7 @@ class _Job:
         """Waits until all workers have written their final records, and returns the result."""
         give_up_s = time.monotonic() + _RECORDS_LIMIT_S
         while True:
-            self.records = self._files.read(self.num_workers)
+            self.records = self.files.read(self.num_workers)
             have_all_ended = all(record.ended_s is not None for record in self.records.values())
             if have_all_ended or self.has_lost_a_node or time.monotonic() > give_up_s:
                 break
