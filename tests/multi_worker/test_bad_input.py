@@ -359,8 +359,11 @@ NAN = {f"NaN over {engine}": (engine, {"loss": nan_on_worker_1}, 0) for engine i
 def ended(
     fake_cluster: Any, train_briefly: Any, made_before: dict[str, Any]
 ) -> Callable[[str], list[dict[str, Any]]]:
-    """Returns how a training has ended on each worker; one run makes all those of an engine."""
-    cases = {**ENDS, **NAN, **REFUSED}  # Those that make steps come first.
+    """Returns how a training has ended on each worker; one run makes all those of an engine.
+
+    What was refused is no obstacle to the trainings after it.
+    """
+    cases = {**REFUSED, **ENDS, **NAN}
 
     def ended(name: str) -> list[dict[str, Any]]:
         engine = cases[name][0]

@@ -14,6 +14,7 @@ from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.model_check import check_limits
 from tfdist.estimator.loop.snapshots import own_snapshots, with_snapshot
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
+from tfdist.strategies.reductions.grpc_collectives import begin_training, newest_training
 from tfdist.strategies.saving.snapshots import Snapshot
 from tfdist.strategies.values.gather_text import TextExchange
 from tfdist.strategies.worker_strategy import WorkerStrategy
@@ -51,8 +52,11 @@ class SharedCheckpoint:
             "limit": (call.steps, call.max_steps),
             "snapshots": {name: asdict(one) for name, one in own_snapshots(call).items()},
             "threads": _num_threads(call.config.session_config),
+            "training": newest_training(),
         }
-        return read_starts(self._share_start(json.dumps(own)))
+        texts = self._share_start(json.dumps(own))
+        begin_training(1 + max(json.loads(text)["training"] for text in texts))
+        return read_starts(texts)
 
     def check_fit(self, saver: v1.train.Saver, found: FoundCheckpoint, *, is_chief: bool) -> None:
         """Raises CheckpointMismatchError on every worker if worker 0's graph has other variables.

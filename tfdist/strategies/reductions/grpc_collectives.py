@@ -37,8 +37,9 @@ _PIECE_SIZE_BYTES = 1 << 30
 _ALL_WORKERS = 1  # The key of the group of all workers.
 # The keys of this process's collectives. A server remembers them, so none is used twice.
 _keys: set[int] = set()
-# The number of collectives that have had a name.
+# The number of collectives that have had a name since the newest training began.
 _counts: Counter[str] = Counter()
+_training = 0
 
 
 class GrpcCollectives:
@@ -221,11 +222,27 @@ def _is_aligned(tensor: tf.Tensor) -> bool:
     return elements is not None and elements % _ALIGNED_ELEMENTS == 0
 
 
+def newest_training() -> int:
+    """Returns the number that `begin_training` was given last, or 0."""
+    return _training
+
+
+def begin_training(number: int) -> None:
+    """Counts the collectives from 0 again; those of the graphs that come belong to this training.
+
+    Workers whose last models differed have counted differently. All workers call it with a number
+    that is larger than the `newest_training` of each.
+    """
+    global _training
+    _training = number
+    _counts.clear()
+
+
 def _new_key(group_key: int, name: str) -> int:
     """Returns the key of a collective that is about to be added to the current graph."""
     full_name = f"{group_key} {tf.compat.v1.get_default_graph().unique_name(name, False)}"
     _counts[full_name] += 1
-    key = zlib.crc32(f"{full_name} {_counts[full_name]}".encode()) & 0x7FFFFFFF
+    key = zlib.crc32(f"{full_name} {_training} {_counts[full_name]}".encode()) & 0x7FFFFFFF
     while key in _keys:
         key = (key + 1) & 0x7FFFFFFF
     _keys.add(key)
