@@ -30,7 +30,7 @@ check mypy
 check lint-imports
 check python scripts/check_words.py
 if $quick; then
-    # Two processes, which take whole files in turn; `-n 0` as an argument has one do all.
+    # The processes take whole files in turn; `-n 0` as an argument has one do all.
     check python -m pytest -n 2 -m 'not processes' "$@"
     exit
 fi
@@ -39,4 +39,5 @@ if python -c 'import mkdocs, material, mkdocstrings_handlers.python' 2>/dev/null
 else
     printf '\n== the documentation site is not built: install the extra "docs"\n'
 fi
-check python -m pytest -n 2 "$@"
+# One more than the two cores of a small machine: many tests wait, for a limit or a start.
+check python -m pytest -n 3 "$@"
