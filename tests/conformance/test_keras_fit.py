@@ -18,21 +18,25 @@ LAYOUTS = {
     "alone": ("none", 1, 1),
     "horovod": ("horovod", 2, 1),
     "grpc 2 x 2": ("grpc", 2, 2),
+    "2 replicas": ("none", 1, 2),
 }
 SHARED = [name for name in LAYOUTS if name != "alone"]
 
 # One process makes all trainings. Each of a library is made in one of the shared layouts as well,
-# and that of the other library in the other; random values are drawn in both.
+# and that of the other library in the next; random values are drawn in all.
 KINDS = list(dict.fromkeys(name.split()[1] for name in keras_trainings.CASES))
+
+
+def is_made_in(layout: str, name: str) -> bool:
+    """Returns whether a shared layout makes a training."""
+    library, kind = name.split()
+    number = KINDS.index(kind) + keras_trainings.LIBRARIES.index(library)
+    return kind == "dropout" or SHARED[number % len(SHARED)] == layout
+
+
 NAMES = {
-    layout: [
-        f"{library} {kind}"
-        for library, offset in zip(keras_trainings.LIBRARIES, offsets, strict=True)
-        for number, kind in enumerate(KINDS)
-        if (kind == "dropout" or number % 2 == offset)
-        and f"{library} {kind}" in keras_trainings.CASES
-    ]
-    for layout, offsets in zip(SHARED, [(0, 1), (1, 0)], strict=True)
+    layout: [name for name in keras_trainings.CASES if is_made_in(layout, name)]
+    for layout in SHARED
 }
 
 
