@@ -81,3 +81,15 @@ def test_another_variable_is_refused_with_both_descriptions(
     line = rf"worker 1 makes the variable {said}, and worker 0 makes kernel, float32 \[2\]\. All "
     with pytest.raises(ModelsDifferError, match=line):
         make(1, value, name)
+
+
+def test_a_tensor_of_a_function_is_refused_as_tensorflow_refuses_it(
+    line: _Line, make: Make
+) -> None:
+    @tf.function
+    def function() -> Any:
+        return make(0, tf.zeros([2]))
+
+    with pytest.raises(ValueError, match="could not be lifted out of"):
+        function()
+    assert not line.sent

@@ -100,8 +100,10 @@ class EagerVariables:
         """
         value = kwargs.get("initial_value")
         value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
-        if self._reducer.collectives.num_workers == 1 or value.dtype in _NO_NUMBERS:
-            return value  # Engines send only numbers.
+        # Engines send only numbers. TensorFlow refuses a tensor of a function.
+        has_no_message = value.dtype in _NO_NUMBERS or tf.is_symbolic_tensor(value)
+        if self._reducer.collectives.num_workers == 1 or has_no_message:
+            return value
         name = kwargs.get("name") or "Variable"
         own = f"{name}, {value.dtype.name} {value.shape.as_list()}"
         size = value.dtype.size * value.shape.num_elements()
