@@ -191,6 +191,18 @@ def test_named_instances_have_collectives_of_their_own(fake_cluster: Any, engine
         ]
 
 
+def test_all_train_after_some_have_trained(fake_cluster: Any, train_briefly: Any) -> None:
+    def train() -> list[Any]:
+        from tfdist.strategies import execute_on_instances, strategy_for_run
+
+        strategy = strategy_for_run()
+        ends = [execute_on_instances({0, 1}, train_briefly, "grpc"), train_briefly("grpc")]
+        assert strategy.num_replicas_in_sync == 3
+        return [end and (end["error"], end["step"]) for end in ends]
+
+    assert fake_cluster.run(train, num_workers=3) == [[(None, 20)] * 2] * 2 + [[None, (None, 20)]]
+
+
 def test_an_error_on_a_named_instance_is_its_own_and_ends_the_restriction(
     fake_cluster: Any,
 ) -> None:

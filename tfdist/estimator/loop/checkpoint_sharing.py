@@ -14,7 +14,6 @@ from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.model_check import check_limits
 from tfdist.estimator.loop.snapshots import own_snapshots, with_snapshot
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
-from tfdist.strategies.reductions.grpc_collectives import begin_training, newest_training
 from tfdist.strategies.saving.snapshots import Snapshot
 from tfdist.strategies.values.gather_text import TextExchange
 from tfdist.strategies.worker_strategy import WorkerStrategy
@@ -39,6 +38,7 @@ class SharedCheckpoint:
     """The messages about worker 0's checkpoint. Every worker makes one before its graph."""
 
     def __init__(self, strategy: WorkerStrategy) -> None:
+        self._collectives = strategy.extended.collectives
         self._share_start = TextExchange(strategy)
         self._share_mismatch = TextExchange(strategy)
 
@@ -52,10 +52,10 @@ class SharedCheckpoint:
             "limit": (call.steps, call.max_steps),
             "snapshots": {name: asdict(one) for name, one in own_snapshots(call).items()},
             "threads": _num_threads(call.config.session_config),
-            "training": newest_training(),
+            "training": self._collectives.newest_training,
         }
         texts = self._share_start(json.dumps(own))
-        begin_training(1 + max(json.loads(text)["training"] for text in texts))
+        self._collectives.begin_training(1 + max(json.loads(text)["training"] for text in texts))
         return read_starts(texts)
 
     def check_fit(self, saver: v1.train.Saver, found: FoundCheckpoint, *, is_chief: bool) -> None:

@@ -71,6 +71,12 @@ class HorovodCollectives:
         self.num_workers = len(self._ranks)
         self.worker_index = self._ranks.index(hvd.rank())
 
+    # A message's name is enough for Horovod.
+    newest_training = 0
+
+    def begin_training(self, number: int) -> None:
+        pass
+
     def among(self, instances: tuple[int, ...]) -> Collectives:
         return HorovodCollectives(self._hvd, instances) if len(instances) > 1 else NoCollectives()
 

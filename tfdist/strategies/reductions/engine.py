@@ -34,6 +34,17 @@ class Collectives(Protocol):
     bucket_size_bytes: int
     threshold_bytes: int
 
+    @property
+    def newest_training(self) -> int:
+        """The number that `begin_training` was given last; 0 before."""
+
+    def begin_training(self, number: int) -> None:
+        """Counts the messages of a name from 0 again.
+
+        Workers whose last models differed have counted differently. All of them call it with a
+        number that is larger than the `newest_training` of each.
+        """
+
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Sums each tensor over the workers, all tensors in one message.
 
@@ -70,6 +81,10 @@ class NoCollectives:
     num_workers = 1
     worker_index = 0
     bucket_size_bytes = threshold_bytes = 1 << 20
+    newest_training = 0
+
+    def begin_training(self, number: int) -> None:
+        pass
 
     def sum(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         return list(tensors)

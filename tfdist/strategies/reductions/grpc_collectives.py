@@ -7,7 +7,7 @@ order of events is drawn in `direct_exchange`.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,9 +37,9 @@ _PIECE_SIZE_BYTES = 1 << 30
 _ALL_WORKERS = 1  # The key of the group of all workers.
 # The keys of this process's collectives. A server remembers them, so none is used twice.
 _keys: set[int] = set()
-# The number of collectives that have had a name since the newest training began.
-_counts: Counter[str] = Counter()
-_training = 0
+# Of each group of workers: its newest training, and how often a name has been used in that.
+_trainings: Counter[int] = Counter()
+_counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
 
 class GrpcCollectives:
@@ -61,6 +61,14 @@ class GrpcCollectives:
         self._group_key = group_key
         # The collectives of the graph that is being built; None while none are noted.
         self._noted: list[Collective] | None = None
+
+    @property
+    def newest_training(self) -> int:
+        return _trainings[self._group_key]
+
+    def begin_training(self, number: int) -> None:
+        _trainings[self._group_key] = number
+        _counts[self._group_key].clear()
 
     def note_collectives(self) -> None:
         """Notes the collectives that are built from now on, for `exchange_directly`."""
@@ -222,27 +230,13 @@ def _is_aligned(tensor: tf.Tensor) -> bool:
     return elements is not None and elements % _ALIGNED_ELEMENTS == 0
 
 
-def newest_training() -> int:
-    """Returns the number that `begin_training` was given last, or 0."""
-    return _training
-
-
-def begin_training(number: int) -> None:
-    """Counts the collectives from 0 again; those of the graphs that come belong to this training.
-
-    Workers whose last models differed have counted differently. All workers call it with a number
-    that is larger than the `newest_training` of each.
-    """
-    global _training
-    _training = number
-    _counts.clear()
-
-
 def _new_key(group_key: int, name: str) -> int:
     """Returns the key of a collective that is about to be added to the current graph."""
-    full_name = f"{group_key} {tf.compat.v1.get_default_graph().unique_name(name, False)}"
-    _counts[full_name] += 1
-    key = zlib.crc32(f"{full_name} {_training} {_counts[full_name]}".encode()) & 0x7FFFFFFF
+    own_name = tf.compat.v1.get_default_graph().unique_name(name, False)
+    counts = _counts[group_key]
+    counts[own_name] += 1
+    full_name = f"{group_key} {own_name} {_trainings[group_key]} {counts[own_name]}"
+    key = zlib.crc32(full_name.encode()) & 0x7FFFFFFF
     while key in _keys:
         key = (key + 1) & 0x7FFFFFFF
     _keys.add(key)
