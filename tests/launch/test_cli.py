@@ -1,6 +1,7 @@
 """The command `tfdist`: its start, its sub-commands and its exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -106,6 +107,24 @@ def test_every_refusal_is_one_line_with_exit_code_2(
     replace_command("run", run)
     assert main(["run", "sleep", "1"]) == 2
     assert capsys.readouterr() == ("", "tfdist run: error: the ports are taken\n")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "words", [["run", "--dry-run", "--", "cat"], ["run", "--help"], ["completion", "bash"]]
+)
+def test_a_stdout_that_cannot_be_written_gives_no_stack(words: list[str]) -> None:
+    reader, closed = os.pipe()
+    os.close(reader)
+    full = os.open("/dev/full", os.O_WRONLY)
+    ends = []
+    for stdout in (closed, full):
+        command = [sys.executable, "-m", "tfdist", *words]
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        ends.append((done.returncode, done.stderr))
+        os.close(stdout)
+    why = "tfdist: stdout cannot be written: No space left on device\n"
+    assert ends == [(141, ""), (1, why)]
 
 
 def test_ctrl_c_ends_without_a_stack(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,11 +51,31 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 2 for a wrong call, 130 after Ctrl-C."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Runs the command and returns its exit code.
+
+    It is 2 for a wrong call, 130 after Ctrl-C, 141 if the reader of stdout is gone.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Words that are not UTF-8 are printed as the bytes that they are.
         sys.stdout.reconfigure(errors="surrogateescape")
+    try:
+        try:
+            return _call(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # Otherwise the text that is left would be written, and fail, again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # The reader has closed the pipe, as `| head` does.
+            return 128 + signal.SIGPIPE
+        print(f"tfdist: stdout cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def _call(words: Sequence[str]) -> int:
     name = words[0] if words and words[0] in _SUMMARIES else ""
     try:
         return _run(name, words[1:]) if name else _answer(words)
@@ -78,17 +100,17 @@ def _run(name: str, words: Sequence[str]) -> int:
             )
         code: int = importlib.import_module("tfdist.launch.run.command").main(options)
         return code
-    if name == "env":  # The doctor's report, without workers that it would start.
-        name, words = "doctor", ["--no-self-test", *words]
     if name == "completion":
         from tfdist.launch.completion import completion
 
         print(completion(words, _SUMMARIES))
         return 0
-    if name == "status":
-        from tfdist.launch.logs import status
+    if name in ("logs", "status"):
+        from tfdist.launch import logs
 
-        return status(words)
+        return logs.main(words) if name == "logs" else logs.status(words)
+    if name == "env":  # The doctor's report, without workers that it would start.
+        name, words = "doctor", ["--no-self-test", *words]
     code = importlib.import_module(f"tfdist.launch.{name}").main(words)
     return code
 

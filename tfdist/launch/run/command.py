@@ -7,9 +7,7 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -44,11 +42,7 @@ from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 
 
 def main(options: RunOptions) -> int:
-    """Runs the workers; returns the exit code.
-
-    Raises:
-      UsageError: If a requirement of the run is missing. No process was started.
-    """
+    """Runs the workers; returns the exit code, or raises a UsageError before any is started."""
     _check_engine(options)
     _check_limits(options)
     preemption_file = find_preemption_file({**os.environ, **options.environment})
@@ -57,7 +51,8 @@ def main(options: RunOptions) -> int:
         plan = make_plan(options, ports=ports.ports, log_dir=log_dir)
     _check_lengths(options, plan)
     if options.dry_run:
-        return _print(description(options, plan, verbosity=2))
+        print(*description(options, plan, verbosity=2), sep="\n")
+        return 0
     _check_hosts(options)
     log_dir = make_log_dir(log_dir, must_be_new=options.log_dir is None)
     if options.log_dir is None:
@@ -111,19 +106,6 @@ def _check_lengths(options: RunOptions, plan: Plan) -> None:
             )
     for starter in starters_of(plan, options, os.environ) if options.uses_mpirun else ():
         check_command(starter.name, starter.command, {**os.environ, **starter.environment})
-
-
-def _print(lines: Iterable[str]) -> int:
-    try:
-        print(*lines, sep="\n", flush=True)
-    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except OSError as error:  # a full disk
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"tfdist: stdout cannot be written: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def _check_engine(options: RunOptions) -> None:
