@@ -278,6 +278,22 @@ def test_a_missing_sbatch_is_reported(
     assert "no sbatch on PATH" in capsys.readouterr().err
 
 
+@pytest.mark.processes
+def test_a_job_is_submitted_though_its_script_is_neither_read_to_its_end_nor_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text("#!/bin/sh\necho 7\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}{os.pathsep}{os.environ['PATH']}")
+    Path("logs/train-7.sbatch").mkdir(parents=True)
+    assert main(["slurm", *RUN, "x" * 200_000]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("job 7: logs/train-7.sbatch\n")
+    assert captured.err == "tfdist slurm: logs/train-7.sbatch is not written: Is a directory\n"
+
+
 # --- the end of a job -----------------------------------------------------------------------------
 
 

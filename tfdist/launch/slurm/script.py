@@ -1,28 +1,22 @@
-"""The text of a Slurm batch script, and its submission with sbatch."""
+"""The text of a Slurm batch script."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from tfdist.cluster.environment import GRACE, START_TIMEOUT
 from tfdist.cluster.instance_variables import DEVICES_PER_REPLICA, NUM_LOCAL_REPLICAS
-from tfdist.cluster.tasks import shown
-from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.cores_and_gpus import Machine, Share, share_environment
 from tfdist.launch.machine.mpi import mpirun_environment, mpirun_options
 from tfdist.launch.slurm.slurm_options import SlurmOptions
 from tfdist.launch.workers.plan import default_variables
-from tfdist.process.exit_codes import INTERRUPTED
 
 # Short, because the workers have had time to save before: see --save-before-end.
 _MPIRUN_KILL_AFTER_S = 1.0
 _WIDTH = 90
-_AS_BYTES = "surrogateescape"  # words that are not UTF-8 stay the bytes that they are
 
 
 def batch_script(
@@ -147,54 +141,3 @@ def _wrapped(words: Sequence[str]) -> list[str]:
 
 def _continued(line: str) -> str:
     return f"{line} \\"
-
-
-def submit(script: str, options: SlurmOptions) -> int:
-    """Submits the job, saves its script in the folder of its logs, and returns the exit code.
-
-    Without sbatch on this machine, or if the folder cannot be made, it raises a UsageError.
-    """
-    folder = Path(options.log_dir)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"--log-dir {shown(str(folder))} cannot be made: {error.strerror}. Name another folder."
-        ) from None
-    command = ["sbatch", "--parsable", *(["--wait"] if options.wait else [])]
-    try:
-        sbatch = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors=_AS_BYTES
-        )
-    except FileNotFoundError:
-        raise UsageError(
-            "there is no sbatch on PATH, which submits jobs. Submit from a node of the cluster; "
-            "--dry-run prints the script anywhere."
-        ) from None
-    with sbatch:
-        assert sbatch.stdin is not None and sbatch.stdout is not None
-        try:
-            sbatch.stdin.write(script)
-            sbatch.stdin.close()
-            job_id = sbatch.stdout.readline().partition(";")[0].strip()
-            if job_id:
-                _tell(job_id, _keep(script, folder, options.job_name, job_id), options)
-            return sbatch.wait()
-        except KeyboardInterrupt:
-            print("tfdist slurm: the job goes on; scancel ends it", file=sys.stderr)
-            return INTERRUPTED
-
-
-def _keep(script: str, folder: Path, job_name: str, job_id: str) -> Path:
-    path = folder / f"{job_name}-{job_id}.sbatch"
-    # Only the owner may read it, because it contains the variables of --env.
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(opened, "w", errors=_AS_BYTES) as file:
-        file.write(script)
-    return path
-
-
-def _tell(job_id: str, path: Path, options: SlurmOptions) -> None:
-    log, last = f"{options.log_dir}/{options.job_name}-{job_id}", options.num_instances - 1
-    workers = f"{log}-0.log" if last == 0 else f"{log}-0.log to {log}-{last}.log"
-    print(f"job {job_id}: {path}\nlogs: {log}.log, and the workers' {workers}", flush=True)
