@@ -64,11 +64,16 @@ def test_one_log_is_shown_as_it_is(
         (["--worker", "2"], 'has no log of "2". It has:'),
         (["2026-11-21_18-41-09"], f'Did you mean "{NEW}"?'),
         (["--log-dir", "elsewhere"], 'there are no logs of a run in "elsewhere"'),
+        (["other"], "the run other has no log. It has: nothing."),
+        (["mine"], '"mine/worker-7.log" cannot be read: Is a directory.'),
     ],
 )
 def test_what_is_not_there_is_named(
     folder: Path, words: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("mine/worker-7.log").mkdir(parents=True)
+    Path("other").mkdir()
+    Path("other/worker-a.log").touch()
     assert main(["logs", *words]) == 2
     assert error in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ from tfdist.launch.errors import UsageError
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag, option
 from tfdist.launch.options.values import any_path, any_text
-from tfdist.launch.run.run_logs import is_running, runs_in
+from tfdist.launch.run.run_logs import LOG, is_running, runs_in
 
 _POLL_S = 0.2
 _TAIL_BYTES = 4096  # of a log, for its last line
@@ -78,18 +78,28 @@ def main(words: Sequence[str]) -> int:
     name = words[0] if words and not words[0].startswith("-") else None
     options = LogsOptions(**LOGS.parse(words[1:] if name is not None else words))
     run = find_run(name, options.log_dir)
-    paths = find_logs(run, options.worker)
+    try:
+        _show(run, find_logs(run, options.worker), follows=options.follow)
+    except OSError as error:
+        if error.filename is None:  # It is of stdout.
+            raise
+        raise UsageError(
+            f"{shown(str(error.filename))} cannot be read: {error.strerror}. Name another run."
+        ) from None
+    return 0
+
+
+def _show(run: Path, paths: Sequence[Path], *, follows: bool) -> None:
     has_tags = len(paths) > 1
-    if options.follow:
+    if follows:
         for path, line in follow(run, paths):
             sys.stdout.write(f"[{_tag(path)}] {line}" if has_tags else line)
             sys.stdout.flush()
-        return 0
+        return
     for path in paths:
         if has_tags:
             print(f"==> {path} <==")
         sys.stdout.write(path.read_text(encoding="utf-8", errors="replace"))
-    return 0
 
 
 def find_run(name: str | None, log_dir: Path) -> Path:
@@ -113,16 +123,17 @@ def find_run(name: str | None, log_dir: Path) -> Path:
 
 def find_logs(run: Path, worker: str | None) -> list[Path]:
     """Returns the logs of workers in order, then the evaluator's, or one; a UsageError without."""
-    workers = sorted(run.glob("worker-*.log"), key=lambda path: int(_tag(path)))
-    paths = {_tag(path): path for path in [*workers, *run.glob("evaluator.log")]}
-    every = {**paths, **{_tag(path): path for path in run.glob("start.log")}}
+    found = {_tag(path): path for path in run.iterdir() if LOG.fullmatch(path.name)}
+    names = [*sorted(filter(str.isdecimal, found), key=int), "evaluator", "start"]
+    every = {name: found[name] for name in names if name in found}
+    of_workers = [path for name, path in every.items() if name != "start"]
+    chosen = [every[worker]] if worker in every else []
     if worker is None:
-        return list((paths or every).values())
-    if worker not in every:
-        raise UsageError(
-            f"the run {run.name} has no log of {shown(worker)}. It has: {listed(every)}."
-        )
-    return [every[worker]]
+        chosen = of_workers or list(every.values())
+    if not chosen:
+        of_whom = "" if worker is None else f" of {shown(worker)}"
+        raise UsageError(f"the run {run} has no log{of_whom}. It has: {listed(every)}.")
+    return chosen
 
 
 def follow(run: Path, paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:

@@ -20,7 +20,7 @@ from tfdist.launch.workers.plan import Plan
 _FOLDER = "tfdist-logs"
 # The names of the folders that `make_log_dir` makes by default, and of the files in them.
 _RUN = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:\.(\d+))?")
-_LOG = re.compile(r"start\.log|worker-\d+\.log|evaluator\.log")
+LOG = re.compile(r"start\.log|worker-\d+\.log|evaluator\.log")
 _LOCKED = "start.log"
 
 
@@ -30,12 +30,9 @@ def default_log_dir(now: datetime) -> Path:
 
 
 def make_log_dir(folder: Path, *, must_be_new: bool) -> Path:
-    """Makes the folder for the logs and returns its path.
+    """Makes the folder for the logs and returns its path; a UsageError if it cannot be made.
 
     With `must_be_new` an existing folder is not used: the name gets a number from 2 on.
-
-    Raises:
-      UsageError: If the folder cannot be made.
     """
     try:
         for number in range(2, 1000):
@@ -100,7 +97,7 @@ def _delete(run: Path) -> bool:
     """Deletes a folder of logs if it has nothing else in it, and its run is over."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         files = list(run.iterdir())
-        if not all(_LOG.fullmatch(file.name) and file.is_file() for file in files):
+        if not all(LOG.fullmatch(file.name) and file.is_file() for file in files):
             return False
         # Without this file, the run has just begun.
         locked = stack.enter_context((run / _LOCKED).open("r+b"))
@@ -160,7 +157,6 @@ class RunLogs:
             self._open(worker, path)
 
     def write(self, worker: int, text: str) -> None:
-        """Appends a worker's output to its log and flushes it."""
         self._recent[worker] = (self._recent.get(worker, "") + text)[-LONGEST_TAIL:]
         file = self._files.get(worker)
         if file is None:
@@ -175,6 +171,5 @@ class RunLogs:
                 file.close()
 
     def close(self) -> None:
-        """Closes all log files."""
         while self._files:
             self._files.popitem()[1].close()
