@@ -114,6 +114,8 @@ def test_the_rules_are_those_of_a_json_merge_patch(
     [
         ("", ["is empty"]),
         ("a: [", ["is not YAML"]),
+        ("kind: Pod\nspec: {a: 2001-99-99}", ["is not YAML", "month"]),
+        ("[" * 5000, ["is not YAML"]),
         ("- a", ["a document without a kind", "kind: Pod"]),
         ("spec: {}", ["a document without a kind"]),
         ("kind: Pod\nmetadata: {name: workers}", ['"workers"', "worker, evaluator and launcher"]),

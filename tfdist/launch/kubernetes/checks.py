@@ -177,11 +177,12 @@ def _check_pods(options: JobOptions) -> None:
 
 def _check_variables(options: JobOptions) -> None:
     names = [name for name, _ in options.env] + [one.name for one in options.secret_env]
-    for name in names:
+    for place, name in enumerate(names):
         if re.fullmatch(_SET_BY_MANIFEST, name) and name not in _FOR_PODS:
+            option = "--env" if place < len(options.env) else "--secret-env"
             raise UsageError(
-                f"--env sets {name}, which the manifest or its operator sets itself, or which has "
-                "no effect in pods. Leave it out."
+                f"{option} sets {name}, which the manifest or its operator sets itself, or which "
+                "has no effect in pods. Leave it out."
             )
         if names.count(name) > 1:
             raise UsageError(f"{name} is set {names.count(name)} times. Set it once.")

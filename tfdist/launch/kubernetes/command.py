@@ -107,7 +107,6 @@ def _find_kubectl() -> str:
 
 
 def _submit(kubectl: str, options: JobOptions, text: str) -> int:
-    """Runs kubectl with the manifests on its stdin, and returns its exit code."""
     assert options.verb is not None
     command = [
         *(kubectl, options.verb, "--filename=-", f"--request-timeout={_REQUEST_TIMEOUT_S}s"),

@@ -102,7 +102,6 @@ class ManifestOptions:
 
     @property
     def patches(self) -> tuple[Patch, ...]:
-        """The patches of all files, in order."""
         return tuple(patch for patches in self.patch_files for patch in patches)
 
 
@@ -181,7 +180,6 @@ class JobOptions(SizeOptions, ManifestOptions):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The roles of the run's pods."""
         launcher: tuple[Role, ...] = ("launcher",) if self.engine == "horovod" else ()
         return ("worker", *launcher, *(("evaluator",) if self.evaluator else ()))
 

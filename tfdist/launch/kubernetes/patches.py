@@ -47,7 +47,6 @@ class Patch:
     changes: Mapping[str, Any]
 
     def fits(self, document: Mapping[str, Any]) -> bool:
-        """Returns whether it changes this manifest."""
         is_kind = document["kind"] == self.kind
         return is_kind and self.name in (None, document["metadata"]["name"])
 
@@ -57,7 +56,6 @@ class Patch:
         return self.kind in (POD, CONTAINER)
 
     def fits_pods(self, role: Role) -> bool:
-        """Returns whether it changes the pods of this role, or their container."""
         return self.is_of_pods and self.name in (None, role)
 
     def __str__(self) -> str:
@@ -74,7 +72,8 @@ def read_patches(text: str) -> tuple[Patch, ...]:
         raise ValueError(
             f"got {shown(text)}, which cannot be read: {error.strerror}. Name a YAML file."
         ) from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    # ValueError: of bytes that are not UTF-8, or of a date that is none.
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         first_line = " ".join(str(error).split())
         raise ValueError(
             f"got {shown(text)}, which is not YAML: {first_line[:200]}. Fix that."

@@ -165,7 +165,6 @@ def _with_patch(template: dict[str, Any], patch: Patch) -> dict[str, Any]:
 
 
 def _volumes(options: JobOptions, container: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the volumes that a container mounts."""
     memory = {"medium": "Memory", "sizeLimit": options.shared_memory}
     volumes: dict[str, dict[str, Any]] = {_SHARED_MEMORY: {"emptyDir": memory}}
     for i, volume in enumerate(options.volumes):

@@ -83,7 +83,8 @@ def memory(text: str) -> str:
 def claim_mount(text: str) -> ClaimMount:
     """Reads a claim and its mount path: CLAIM:/FOLDER."""
     claim, _, path = text.partition(":")
-    if not path.startswith("/") or re.search(r"[:\s]|/[.][.]?(/|$)", path) or path == "/":
+    is_absolute = path.startswith("/") and path.strip("/")
+    if not is_absolute or re.search(r"[:\s]|/[.][.]?(/|$)", path):
         allowed = "is the name of a PersistentVolumeClaim, a colon and an absolute folder"
         raise wrong(text, allowed, "checkpoints:/mnt/checkpoints")
     return ClaimMount(claim=object_name(claim), path=path.rstrip("/"))
