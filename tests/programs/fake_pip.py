@@ -56,7 +56,9 @@ def _make_wheel(source: Path, folder: Path) -> None:
     folder.mkdir()
     works = os.environ.get("WORKS", "True")
     wheel = folder / "horovod-0.28.1-none-any.whl"
-    wheel.write_text(f"mpi_built = gloo_built = lambda: {works}")
+    wheel.write_text(
+        f"import sys\nprint('a warning', file=sys.stderr)\nmpi_built = gloo_built = lambda: {works}"
+    )
 
 
 def _install(wheel: Path) -> None:

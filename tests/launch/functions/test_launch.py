@@ -114,7 +114,7 @@ def test_the_value_after_a_restart_counts() -> None:
             os._exit(3)
         return instances.restart_count()
 
-    assert tfdist.launch(fail_once, num_instances=1, max_restarts=1) == [1]
+    assert tfdist.launch(fail_once, num_instances="1", max_restarts=1) == [1]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ def test_a_command_is_run_on_each_other_host_and_a_failure_is_reported(tmp_path:
         "-q b rm -rf /x",
     ]
     assert asyncio.run(call_on_hosts(hosts, [str(shell)], "true")) == {"b"}
+    assert asyncio.run(call_on_hosts(hosts, ["no-such-shell"], "true")) == {"a", "b"}
 
 
 @pytest.mark.processes

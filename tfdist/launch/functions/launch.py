@@ -80,12 +80,12 @@ def launch(
     call = pickle_call(function, args, {})
     with tempfile.TemporaryDirectory(prefix="tfdist-launch-") as folder:
         command = [*words, "--", "-m", "tfdist.launch.functions.called", folder]
-        parse_run_options(command)
+        number = parse_run_options(command).num_instances
         Path(folder, CALL).write_bytes(pickle.dumps((sys.path, call)))
         code = _run([sys.executable, "-m", "tfdist", "run", *command])
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        outcomes = [Outcome.read(Path(folder, str(index))) for index in range(num_instances)]
+        outcomes = [Outcome.read(Path(folder, str(index))) for index in range(number)]
     return _values(outcomes, code)
 
 

@@ -36,7 +36,6 @@ class Build:
 
     @property
     def folder(self) -> str:
-        """The name of its folder in the cache."""
         platform = f"{self.python}-{self.mpi}-{self.machine}"
         return f"horovod-{self.horovod}-tensorflow-{self.tensorflow}-{platform}"
 

@@ -169,9 +169,10 @@ def _problem() -> str:
         capture_output=True,
         text=True,
     )
-    if result.returncode == 0 and json.loads(result.stdout.splitlines()[-1]) == [True, True]:
-        return ""
-    return (result.stderr.strip() or "MPI or gloo is missing from it").splitlines()[-1]
+    if result.returncode != 0:
+        return (result.stderr.strip() or f"exit code {result.returncode}").splitlines()[-1]
+    is_whole = json.loads(result.stdout.splitlines()[-1]) == [True, True]
+    return "" if is_whole else "MPI or gloo is missing from it"
 
 
 def _pip(*arguments: str) -> None:
@@ -183,7 +184,6 @@ def _pip(*arguments: str) -> None:
 
 
 def _describe(build: Build) -> None:
-    """Prints what `provide_horovod` would do."""
     say(str(build))
     kept = cache_folder(os.environ) / build.folder
     wheels = list(kept.glob("*.whl"))

@@ -58,9 +58,12 @@ async def call_on_hosts(
 
 async def _succeeds(name: str, shell: Sequence[str], command: Sequence[str]) -> bool:
     nothing = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        *(*shell, name, *command), stdin=nothing, stdout=nothing, stderr=nothing
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(*shell, name, *command), stdin=nothing, stdout=nothing, stderr=nothing
+        )
+    except OSError:  # There is no ssh here, as in a Slurm job whose mpirun needs none.
+        return False
     try:
         return await asyncio.wait_for(process.wait(), _ANSWER_LIMIT_S) == 0
     except asyncio.TimeoutError:
