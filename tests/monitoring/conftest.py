@@ -1,7 +1,8 @@
 """A tiny model that the tests of the monitoring hooks train."""
 
 import socketserver
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ Train = Callable[..., tfe.Estimator]
 def servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets servers, such as Prometheus' client's, look for their end every 10 ms, not 500 ms."""
     monkeypatch.setattr(socketserver.BaseServer.serve_forever, "__defaults__", (0.01,))
+
+
+@pytest.fixture
+@contextmanager
+def as_second_worker() -> Iterator[None]:
+    """A context with mpirun's variables of worker 1 of 2."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}.items():
+            patch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+        yield
 
 
 @pytest.fixture

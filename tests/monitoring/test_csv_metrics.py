@@ -1,6 +1,7 @@
 """CsvMetricsHook: a table of scalars by step."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,10 @@ def test_a_file_with_other_columns_is_left_alone(train: Train, tmp_path: Path) -
 
 
 def test_only_worker_0_writes(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, tmp_path: Path, as_second_worker: AbstractContextManager[None]
 ) -> None:
     path = tmp_path / "metrics.csv"
-    for name, value in {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}.items():
-        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    hook = CsvMetricsHook(path, every_n_steps=1)
-    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"):
-        monkeypatch.delenv(f"OMPI_COMM_WORLD_{name}")
+    with as_second_worker:
+        hook = CsvMetricsHook(path, every_n_steps=1)
     train([hook], steps=2)
     assert not path.exists()

@@ -2,6 +2,7 @@
 
 import urllib.request
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -82,6 +83,14 @@ def test_a_training_that_failed_does_not_keep_the_port(train: Train) -> None:
     collect = Collect(hook)
     train([hook, collect], steps=1)
     assert len(collect.seen) == 1
+
+
+def test_the_port_of_the_last_worker_is_a_port(
+    as_second_worker: AbstractContextManager[None],
+) -> None:
+    PrometheusHook(65_535)
+    with as_second_worker, pytest.raises(ValueError, match="at most 65534, got 65535"):
+        PrometheusHook(65_535)
 
 
 def test_names_become_prometheus_names() -> None:

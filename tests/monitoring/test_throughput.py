@@ -1,6 +1,7 @@
 """ThroughputHook: speed, and what a step's time goes to."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,11 @@ def test_a_slow_hook_is_time_outside_of_steps(
     assert hook.last.share_outside_steps == pytest.approx(0.75)
 
 
-def test_other_workers_write_into_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}.items():
-        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    assert ThroughputHook(output_dir="/runs/a")._output_dir == "/runs/a/worker_1"
+def test_other_workers_write_into_folders_of_their_own(
+    as_second_worker: AbstractContextManager[None],
+) -> None:
+    with as_second_worker:
+        assert ThroughputHook(output_dir="/runs/a")._output_dir == "/runs/a/worker_1"
 
 
 def test_wrong_arguments_are_refused() -> None:

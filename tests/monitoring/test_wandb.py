@@ -85,6 +85,8 @@ def test_a_key_is_found_where_wandb_login_writes_it(tmp_path: Path) -> None:
     assert choose_mode({"NETRC": str(tmp_path / "none")}) == "offline"
     assert choose_mode({"NETRC": str(tmp_path / "none"), "WANDB_API_KEY": "abc"}) == "online"
     assert choose_mode({"WANDB_MODE": "disabled"}) is None
+    (tmp_path / ".netrc").write_bytes(b"\xff")
+    assert choose_mode({}) == "offline"
 
 
 def test_only_worker_0_has_a_run_and_needs_wandb(

@@ -56,8 +56,9 @@ class PrometheusHook(ScalarsHook):
         address: str = "127.0.0.1",
     ) -> None:
         super().__init__(scalars, every_n_steps)
-        if checked_count("port", port, least=0) > _LAST_PORT:
-            raise ValueError(f"port must be at most {_LAST_PORT}, got {port}.")
+        most = _LAST_PORT + 1 - find_instance().num_instances
+        if checked_count("port", port, least=0) > most:
+            raise ValueError(f"port must be at most {most}, got {port}.")
         if not isinstance(address, str):
             raise ValueError(f'address must be a text such as "127.0.0.1", got {address!r}.')
         self._client = load_package(

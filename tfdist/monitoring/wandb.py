@@ -5,7 +5,6 @@ from __future__ import annotations
 import netrc
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -88,13 +87,12 @@ def choose_mode(environment: Mapping[str, str]) -> str | None:
 
 
 def _has_login(environment: Mapping[str, str]) -> bool:
-    """Returns whether a netrc file has a key for the server."""
     host = urlsplit(environment.get("WANDB_BASE_URL") or _SERVER).hostname or ""
     given = environment.get("NETRC")
-    for path in [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]:
+    for path in [given] if given else ["~/.netrc", "~/_netrc"]:
         try:
-            if netrc.netrc(str(path)).authenticators(host):
+            if netrc.netrc(os.path.expanduser(path)).authenticators(host):
                 return True
-        except (OSError, netrc.NetrcParseError):
+        except (OSError, ValueError, netrc.NetrcParseError):  # ValueError: not UTF-8.
             continue
     return False
