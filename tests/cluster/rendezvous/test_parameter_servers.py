@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tfdist.cluster import Cluster, RendezvousError, Task
+from tfdist.cluster.rendezvous import parameter_servers
 from tfdist.cluster.rendezvous.parameter_servers import ChiefNotice, wait_for_chief
 from tfdist.cluster.rendezvous.sockets import connect
 from tfdist.process import endings
+from tfdist.testing.run import wait_until
 
 PS = Task(type="ps", index=0)
 
@@ -101,6 +103,25 @@ def test_it_gives_up_without_a_chief_and_says_what_to_do(start: Callable[..., Wa
     task.join(10)
     assert "did not come within 0.2 s" in str(task.error)
     assert "TFDIST_START_TIMEOUT_S" in str(task.error)
+
+
+def test_a_stranger_that_sends_a_byte_now_and_then_does_not_keep_it(
+    cluster: Cluster, start: Callable[..., Waiting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameter_servers, "HELLO_LIMIT_S", 0.2)
+    task = start()
+    with connect(cluster.jobs["ps"][0]) as stranger:
+
+        def is_cut_off() -> bool:
+            try:
+                stranger.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        assert wait_until(is_cut_off, 5)
+    _notice(cluster).close()
+    assert task.lines(2)[1].endswith("is done: ps 0 ends.")
 
 
 def test_another_cluster_is_refused_and_other_programs_are_ignored(

@@ -21,6 +21,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -96,20 +97,16 @@ def _accept_chief(
         for listener in select.select(listeners, (), (), POLL_S)[0]:
             connection, _ = listener.accept()
             if _is_chief(connection, members):
+                connection.settimeout(None)
                 return connection
             connection.close()
     raise AbsentWorkerError(missing_error(chief, patience.limit_s))
 
 
 def _is_chief(connection: socket.socket, members: Sequence[Member]) -> bool:
-    """Returns whether the chief of this cluster is on the other side.
-
-    Raises:
-      RendezvousError: If it is a chief that was started with another cluster.
-    """
-    connection.settimeout(HELLO_LIMIT_S)
+    """Returns whether the chief is there; a RendezvousError if it has another cluster."""
     try:
-        hello = parse_hello(_read_line(connection))
+        hello = parse_hello(_read_line(connection, HELLO_LIMIT_S))
     except OSError:
         return False
     if hello is None or hello.index != 0:
@@ -123,7 +120,6 @@ def _is_chief(connection: socket.socket, members: Sequence[Member]) -> bool:
 def _follow(connection: socket.socket) -> bool:
     """Waits for the end of the chief's connection; returns whether it has said that it is done."""
     end_with_host(connection)
-    connection.settimeout(None)
     try:
         reply = parse_reply(_read_line(connection))
     except OSError:  # Its host does not answer any more.
@@ -131,10 +127,13 @@ def _follow(connection: socket.socket) -> bool:
     return reply is not None and reply.event == _DONE
 
 
-def _read_line(connection: socket.socket) -> bytes:
-    """Reads up to the end of a line, or of the connection."""
+def _read_line(connection: socket.socket, limit_s: float | None = None) -> bytes:
+    """Reads up to the end of a line, or of the connection; a TimeoutError after the limit."""
     received = bytearray()
+    start_s = time.monotonic()
     while len(received) <= LINE_MAX_BYTES:
+        if limit_s is not None:  # One that sends a byte now and then is cut off as well.
+            connection.settimeout(max(0.001, start_s + limit_s - time.monotonic()))
         byte = connection.recv(1)  # No more: the next line is for the next reader.
         if byte in (b"", b"\n"):
             break
