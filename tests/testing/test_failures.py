@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tfdist.cluster import parse_tf_config
+from tfdist.launch.failures.first_failure import WorkerEnd
 from tfdist.launch.functions.calls import Outcome, exception_of
 from tfdist.testing import (
     FakeCluster,
@@ -20,7 +21,7 @@ from tfdist.testing import (
     WorkerTimeoutError,
     WorkerTracebackError,
 )
-from tfdist.testing.failures import WorkerFailure, cause_of, failure_text
+from tfdist.testing.failures import cause_of, failure_text
 
 
 class OwnError(Exception):
@@ -165,8 +166,8 @@ def test_the_cause_of_counts_not_the_ones_that_follow(fake_cluster: FakeCluster)
 
 def test_the_earliest_of_several_failures_is_the_first() -> None:
     failures = [
-        WorkerFailure(worker=0, time_s=7.0, error="UnavailableError: gone"),
-        WorkerFailure(worker=1, time_s=6.9, exit_code=-9),
+        WorkerEnd(worker=0, time_s=7.0, error="UnavailableError: gone"),
+        WorkerEnd(worker=1, time_s=6.9, exit_code=-9),
     ]
     first = cause_of(failures)
     assert first is failures[1]

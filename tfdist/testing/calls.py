@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfdist.launch.failures.failure import names_text
+from tfdist.launch.failures.first_failure import WorkerEnd
 from tfdist.launch.functions.calls import Outcome, exception_of, value_of
-from tfdist.testing.failures import WorkerFailure, cause_of
+from tfdist.testing.failures import cause_of
 from tfdist.testing.job import Job
 from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_until
 
@@ -34,8 +35,9 @@ def wait_for_results(run: Run, timeout_s: float) -> list[Any]:
     first = cause_of(_failures(run.workers, outcomes))
     if first is not None:
         outcome = outcomes[first.worker] or Outcome.read(run.workers[first.worker].result_path)
-        cause = exception_of(outcome) if outcome is not None else None
-        raise stop_after_failure(run, first, start_s) from cause
+        if outcome is None:
+            raise stop_after_failure(run, first, start_s)
+        raise stop_after_failure(run, first, start_s, outcome.traceback) from exception_of(outcome)
     if not in_time:
         late = [index for index, outcome in enumerate(outcomes) if outcome is None]
         raise stop_after_time(run, late, timeout_s)
@@ -46,17 +48,16 @@ def wait_for_results(run: Run, timeout_s: float) -> list[Any]:
     return values
 
 
-def _failures(workers: Sequence[Job], outcomes: Sequence[Outcome | None]) -> list[WorkerFailure]:
+def _failures(workers: Sequence[Job], outcomes: Sequence[Outcome | None]) -> list[WorkerEnd]:
     failures = []
     for index, (job, outcome) in enumerate(zip(workers, outcomes, strict=True)):
         end = job.ended()
         if end is not None:
             outcome = outcome or Outcome.read(job.result_path)  # Written just before the end.
         if outcome is not None and outcome.error is not None:
-            what: dict[str, Any] = {"error": outcome.error, "traceback": outcome.traceback}
-            failures.append(WorkerFailure(worker=index, time_s=outcome.time_s, **what))
+            failures.append(WorkerEnd(worker=index, time_s=outcome.time_s, error=outcome.error))
         elif outcome is None and end is not None:
-            failures.append(WorkerFailure(worker=index, time_s=end.time_s, exit_code=end.value))
+            failures.append(WorkerEnd(worker=index, time_s=end.time_s, exit_code=end.value))
     return failures
 
 

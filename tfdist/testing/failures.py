@@ -1,7 +1,6 @@
 """Errors of a failed run for the test: the first worker that failed, its cause, its output."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tfdist.launch.failures.failure import names_text, signal_name
 from tfdist.launch.failures.first_failure import WorkerEnd, first_failure
@@ -18,37 +17,30 @@ class WorkerTimeoutError(WorkerFailedError):
     """
 
     def __init__(self, message: str, *, late_workers: Sequence[int], output: Sequence[str]) -> None:
-        """Makes the error about these workers."""
         super().__init__(message, worker=late_workers[0], exit_code=None, output=output)
         self.late_workers = tuple(late_workers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerFailure(WorkerEnd):
-    """The failure of a worker: an exception, in one line as `error`, or an exit status."""
-
-    traceback: str = ""
-
-
-def cause_of(failures: Sequence[WorkerFailure]) -> WorkerFailure | None:
+def cause_of(failures: Sequence[WorkerEnd]) -> WorkerEnd | None:
     """Returns the failure that caused the others, or None without any."""
     first = min(failures, key=lambda failure: failure.time_s, default=None)
     return first_failure(failures, others_are_ended=True) or first
 
 
 def failure_text(
-    failure: WorkerFailure,
+    failure: WorkerEnd,
     *,
     start_s: float,
     num_workers: int,
     stopped: Sequence[int],
     output: str,
+    traceback: str = "",
     launcher_output: str = "",
 ) -> str:
     """Returns the message about a run's first failure.
 
-    The workers that still ran are `stopped`; `output` is that of the failed worker,
-    `launcher_output` that of mpirun. The time counts from `start_s`, when the workers had started.
+    The workers that still ran are `stopped`; `output` and `traceback` are the failed worker's,
+    `launcher_output` is mpirun's. The time counts from `start_s`, when the workers had started.
     """
     # A worker may be over before the last one has started.
     after = f"after {max(0.0, failure.time_s - start_s):.1f} s"
@@ -63,7 +55,7 @@ def failure_text(
     if stopped:
         verb = "were" if len(stopped) > 1 else "was"
         lines += f"\n{names_text(stopped).capitalize()} {verb} then stopped."
-    parts = [lines, failure.traceback.rstrip(), tail_text(f"worker {failure.worker}", output)]
+    parts = [lines, traceback.rstrip(), tail_text(f"worker {failure.worker}", output)]
     if failure.exit_code is not None and launcher_output.strip():
         parts.append(tail_text("mpirun", launcher_output))
     return "\n\n".join(part for part in parts if part)

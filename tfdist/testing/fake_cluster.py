@@ -57,7 +57,6 @@ class FakeCluster:
     """
 
     def __init__(self, server: ServerProcess) -> None:
-        """Makes a cluster whose processes the server starts; it must be closed."""
         self.outputs: tuple[str, ...] = ()
         self._server = server
         self._runs: list[Run] = []

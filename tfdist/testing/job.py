@@ -54,7 +54,6 @@ class Job:
 
     @property
     def result_path(self) -> Path:
-        """The outcome of a call."""
         return Path(self.folder, f"{self.name}.result")
 
     @property
@@ -63,19 +62,15 @@ class Job:
         return Path(self.folder, f"{self.name}.stacks")
 
     def record_start(self, pid: int) -> None:
-        """Writes the process id and the time of the start."""
         self._record("started", pid)
 
     def record_end(self, returncode: int) -> None:
-        """Writes the exit status and the time of the end."""
         self._record("ended", returncode)
 
     def started(self) -> Event | None:
-        """Returns the process id and the time of the start, or None before it."""
         return self._recorded("started")
 
     def ended(self) -> Event | None:
-        """Returns the exit status and the time of the end, or None before it."""
         return self._recorded("ended")
 
     def output(self) -> str:
@@ -85,12 +80,10 @@ class Job:
         )
 
     def to_json(self) -> str:
-        """Returns the job on one line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
-        """Returns the job of a line that `to_json` made."""
         fields: dict[str, Any] = json.loads(text)
         for name in ("command", "sys_path"):
             fields[name] = tuple(fields[name])  # JSON has lists only

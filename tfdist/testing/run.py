@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tfdist.launch.failures.first_failure import WorkerEnd
 from tfdist.launch.functions.calls import WorkerFailedError
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
 from tfdist.launch.machine.ports import ReservedPorts
 from tfdist.launch.machine.processes import python_command
 from tfdist.testing.engines import check_request, tf_configs, worker_environment
 from tfdist.testing.failures import (
-    WorkerFailure,
     WorkerTimeoutError,
     failure_text,
     tail_text,
@@ -52,7 +52,6 @@ class Run:
         self._ports: ReservedPorts | None = None
 
     def start_workers(self, env: Mapping[str, str], *, with_tf_config: bool) -> None:
-        """Starts every worker directly, with a TF_CONFIG or without."""
         configs: list[dict[str, str]] = [{}] * len(self.workers)
         if with_tf_config:
             self._ports = ReservedPorts(len(self.workers))
@@ -61,7 +60,6 @@ class Run:
             self._start(replace(job, environ={**job.environ, **config, **env}))
 
     def start_mpirun(self) -> None:
-        """Starts mpirun, which starts the workers."""
         mpirun = find_mpirun()
         assert mpirun is not None
         worker = self.workers[0]
@@ -99,7 +97,6 @@ class Run:
         )
 
     def check(self) -> None:
-        """Raises an error if the fork server, which the workers need, has ended."""
         self._server.check()
 
     def end_of(self, job: Job) -> Event | None:
@@ -133,7 +130,6 @@ class Run:
             self._ports.release()
 
     def close(self) -> None:
-        """Stops the run and removes its files."""
         try:
             self.stop()
         finally:
@@ -194,7 +190,9 @@ def start_run(
     return run
 
 
-def stop_after_failure(run: Run, failure: WorkerFailure, start_s: float) -> WorkerFailedError:
+def stop_after_failure(
+    run: Run, failure: WorkerEnd, start_s: float, traceback: str = ""
+) -> WorkerFailedError:
     """Stops the run and returns the error about its first failure."""
     stopped = [index for index, job in enumerate(run.workers) if not job.ended()]
     # The failed worker ends by itself; then mpirun, if there is one, stops the others.
@@ -207,6 +205,7 @@ def stop_after_failure(run: Run, failure: WorkerFailure, start_s: float) -> Work
         num_workers=len(run.workers),
         stopped=[index for index in stopped if index != failure.worker],
         output=outputs[failure.worker],
+        traceback=traceback,
         launcher_output=run.mpirun.output() if run.mpirun else "",
     )
     return WorkerFailedError(

@@ -4,8 +4,9 @@ import os
 import re
 from dataclasses import dataclass
 
+from tfdist.launch.failures.first_failure import WorkerEnd
 from tfdist.launch.functions.calls import WorkerFailedError
-from tfdist.testing.failures import WorkerFailure, cause_of, tail_text
+from tfdist.testing.failures import cause_of, tail_text
 from tfdist.testing.job import Event, read_text
 from tfdist.testing.run import Run, stop_after_failure, stop_after_time, wait_until
 
@@ -192,18 +193,16 @@ class ScriptRun:
         """Stops the workers that still run."""
         self._run.stop()
 
-    def _failures(self) -> list[WorkerFailure]:
+    def _failures(self) -> list[WorkerEnd]:
         ends = [worker.ended() for worker in self.workers]
         return [
-            WorkerFailure(worker=index, time_s=end.time_s, exit_code=end.value)
+            WorkerEnd(worker=index, time_s=end.time_s, exit_code=end.value)
             for index, end in enumerate(ends)
             if end is not None and end.value != 0
         ]
 
     def __enter__(self) -> "ScriptRun":
-        """Returns the run itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops the workers that still run."""
         self.close()

@@ -33,7 +33,6 @@ class ServerProcess:
     """A fork server, and the folder that holds its socket and its runs' files."""
 
     def __init__(self) -> None:
-        """Makes the object; the server starts at the first request."""
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._preloaded: set[str] = set()
@@ -47,7 +46,6 @@ class ServerProcess:
 
     @property
     def socket_path(self) -> str:
-        """The path of the socket at which the server listens."""
         return str(self.folder / "server")
 
     def preload(self, modules: Sequence[str]) -> None:
@@ -74,16 +72,13 @@ class ServerProcess:
         return connection
 
     def has_ended(self) -> bool:
-        """Returns whether the server was started and has ended unexpectedly."""
         return self._process is not None and self._process.poll() is not None
 
     def check(self) -> None:
-        """Raises an error if the server has ended."""
         if self.has_ended():
             raise RuntimeError(self._end_text())
 
     def close(self) -> None:
-        """Ends the server and all its processes, and removes their files."""
         self._end_process()
         folder, self._folder = self._folder, None
         if folder is not None:

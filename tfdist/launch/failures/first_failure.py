@@ -14,7 +14,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from tfdist.launch.failures.failure import FailureKind
 from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES, TOOK_TOO_LONG, shell_code
@@ -46,9 +45,6 @@ class WorkerEnd:
     name: str = ""
 
 
-End = TypeVar("End", bound=WorkerEnd)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The end of a run.
@@ -74,7 +70,7 @@ def has_lost_another(end: WorkerEnd) -> bool:
     return end.exit_code == LOST_WORKER or any(sign in end.error for sign in _LOST_SIGNS)
 
 
-def first_failure(ends: Iterable[End], *, others_are_ended: bool = False) -> End | None:
+def first_failure(ends: Iterable[WorkerEnd], *, others_are_ended: bool = False) -> WorkerEnd | None:
     """Returns the end that is the cause of the others, or None if no worker failed by itself.
 
     Args:
