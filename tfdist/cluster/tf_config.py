@@ -83,27 +83,8 @@ class TfConfig:
         return index
 
     @property
-    def model_dir(self) -> Any:
-        """The folder of the model for a RunConfig; None if it is not given."""
-        return self.values.get("model_dir")
-
-    @property
-    def session_master(self) -> Any:
-        """The target of training sessions; None if it is not given."""
-        return self.values.get("session_master")
-
-    @property
-    def eval_session_master(self) -> Any:
-        """The target of an evaluation's sessions; "" if it is not given."""
-        return self.values.get("eval_session_master", "")
-
-    @property
     def service(self) -> dict[str, Any] | None:
-        """Settings of a service that runs the program; None if they are not given.
-
-        Raises:
-          TypeError: If it is not an object.
-        """
+        """Settings of a service that runs the program; a TypeError if they are no object."""
         service = self.values.get("service")
         if service is not None and not isinstance(service, dict):
             raise TypeError(
@@ -184,11 +165,7 @@ def format_tf_config(cluster: Cluster, task: Task) -> str:
 
 
 def check_task_is_listed(jobs: Mapping[str, tuple[str, ...]], task_type: str, index: int) -> None:
-    """Refuses a task that the cluster does not list; evaluator 0 need not be listed.
-
-    Raises:
-      ClusterError: With the tasks that are listed.
-    """
+    """Refuses a task that the cluster does not list; evaluator 0 need not be listed."""
     count = len(jobs.get(task_type, ()))
     if task_type == "evaluator" and count == 0:
         if index > 0:

@@ -24,7 +24,7 @@ def decide_model_dir(model_dir: str | os.PathLike[str] | None, tf_config: TfConf
         given = None if model_dir is None else os.fsdecode(model_dir)
     except TypeError:
         raise ValueError(f"model_dir must be a path, got {model_dir!r}.") from None
-    from_tf_config = tf_config.model_dir
+    from_tf_config = tf_config.values.get("model_dir")
     if given == "":
         raise ValueError("model_dir should be non-empty. Leave it out for a temporary folder.")
     if from_tf_config == "":

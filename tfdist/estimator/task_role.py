@@ -124,7 +124,8 @@ def _role_alone(tf_config: TfConfig) -> TaskRole:
             )
     check_launcher()
     return TaskRole(
-        master=tf_config.session_master or "", evaluation_master=tf_config.eval_session_master
+        master=tf_config.values.get("session_master") or "",
+        evaluation_master=tf_config.values.get("eval_session_master", ""),
     )
 
 
@@ -150,7 +151,7 @@ def _role_in_cluster(
             )
         return _evaluator(index, tf_config)
     is_alone = sum(map(len, jobs.values())) == 1
-    master = tf_config.session_master
+    master = tf_config.values.get("session_master")
     if master is None:
         master = "" if is_alone else f"grpc://{jobs[task_type][index]}"
     return TaskRole(
@@ -169,7 +170,7 @@ def _evaluator(index: int, tf_config: TfConfig) -> TaskRole:
     return TaskRole(
         task_type=TaskType.EVALUATOR,
         task_id=index,
-        evaluation_master=tf_config.eval_session_master,
+        evaluation_master=tf_config.values.get("eval_session_master", ""),
         is_chief=False,
         num_worker_replicas=0,
         global_id_in_cluster=None,
