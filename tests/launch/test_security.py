@@ -16,7 +16,7 @@ import pytest
 import tfdist.launch
 from tfdist.launch.run.listener import MOST_STRANGERS
 from tfdist.launch.workers.channel import ADDRESSES_VARIABLE, LINE_LIMIT_BYTES, TOKEN_VARIABLE
-from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
+from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, proof_of
 from tfdist.testing.run import wait_until
 
 Launch = Callable[..., Any]
@@ -69,9 +69,9 @@ def knock(run: Any, said: bytes, *, token: str | None = None) -> bytes:
             challenge = connection.recv(NONCE_BYTES, socket.MSG_WAITALL)
             if token is not None:
                 nonce = b"n" * NONCE_BYTES
-                connection.sendall(nonce + agent_proof(token, challenge, nonce))
+                connection.sendall(nonce + proof_of("agent", token, challenge, nonce))
                 proof = connection.recv(PROOF_BYTES, socket.MSG_WAITALL)
-                assert proof in (b"", launcher_proof(token, challenge, nonce))
+                assert proof in (b"", proof_of("launcher", token, challenge, nonce))
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
             while chunk := connection.recv(1 << 16):

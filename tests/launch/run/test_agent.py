@@ -26,7 +26,7 @@ from tfdist.launch.workers.channel import (
     TOKEN_VARIABLE,
     Channel,
 )
-from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, agent_proof, launcher_proof
+from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, proof_of
 from tfdist.process.progress_file import Progress
 
 pytestmark = pytest.mark.processes
@@ -148,8 +148,8 @@ def prove(connection: socket.socket, token: str = "the token") -> None:
     connection.sendall(challenge)
     answer = connection.recv(NONCE_BYTES + PROOF_BYTES, socket.MSG_WAITALL)
     nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    assert proof == agent_proof("the token", challenge, nonce)
-    connection.sendall(launcher_proof(token, challenge, nonce))
+    assert proof == proof_of("agent", "the token", challenge, nonce)
+    connection.sendall(proof_of("launcher", token, challenge, nonce))
 
 
 @pytest.fixture

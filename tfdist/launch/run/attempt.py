@@ -119,10 +119,8 @@ class Attempt:
 
         `relays` is the command that starts the relays of the ranks; None if there are none.
         `on_output` is called with a worker's index, "out" or "err", and the text as it was printed.
-
-        Raises:
-          StartError: If an agent does not connect, a starter cannot be started, or the workers are
-            stopped before all agents have connected.
+        If an agent cannot be started or does not connect, or the workers are stopped before all
+        have, it raises a StartError.
         """
         kept = {worker.plan.index: worker for worker in self.workers} if self._listener else {}
         self.workers = [WorkerState(plan=worker) for worker in plan.workers]
@@ -134,7 +132,14 @@ class Attempt:
                 worker.channel, worker.host = earlier.channel, earlier.host
         try:
             if not kept:
-                self._listen_for_agents(len(self.workers) * 2)
+                self._listener = Listener(
+                    host=self.listen_on,
+                    token=self._token,
+                    num_agents=len(self.workers) * 2,
+                    on_agent=self._listen,
+                    on_stranger=self.on_stranger,
+                )
+                self._beating = asyncio.create_task(self._beat())
                 await self._start_all(starters)
             if relays is not None:
                 await self._start_all([relays])
@@ -154,17 +159,6 @@ class Attempt:
                 rank_environment=worker.rank_environment,
             )
             worker.channel.say("start", **message)
-
-    def _listen_for_agents(self, most: int) -> None:
-        self._listener = Listener(
-            host=self.listen_on,
-            token=self._token,
-            num_agents=most,
-            on_agent=self._listen,
-            on_stranger=self.on_stranger,
-        )
-        self._listener.start()
-        self._beating = asyncio.create_task(self._beat())
 
     async def _start_all(self, starters: Sequence[Starter]) -> None:
         assert self._listener is not None

@@ -46,13 +46,9 @@ class Listener:
         # that is still open at the end.
         self._tasks: set[asyncio.Task[None]] = set()
         self._unproved: dict[socket.socket, asyncio.Task[None]] = {}  # oldest first
-
-    def start(self) -> None:
-        """Begins to accept connections."""
         self._keep(self._accept())
 
     async def close(self) -> None:
-        """Closes the port and all connections."""
         self.on_stranger = lambda sender: None
         for task in self._tasks:
             task.cancel()

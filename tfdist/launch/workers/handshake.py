@@ -17,19 +17,17 @@ import asyncio
 import hmac
 import secrets
 import socket
+from typing import Literal
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32  # of SHA-256
 
 
-def agent_proof(token: str, challenge: bytes, nonce: bytes) -> bytes:
-    """Returns the agent's proof that it has the token."""
-    return hmac.digest(token.encode(), b"agent" + challenge + nonce, "sha256")
-
-
-def launcher_proof(token: str, challenge: bytes, nonce: bytes) -> bytes:
-    """Returns the launcher's proof that it has the token."""
-    return hmac.digest(token.encode(), b"launcher" + challenge + nonce, "sha256")
+def proof_of(
+    side: Literal["agent", "launcher"], token: str, challenge: bytes, nonce: bytes
+) -> bytes:
+    """Returns this side's proof that it has the token."""
+    return hmac.digest(token.encode(), side.encode() + challenge + nonce, "sha256")
 
 
 async def admit(connection: socket.socket, token: str) -> bool:
@@ -41,9 +39,9 @@ async def admit(connection: socket.socket, token: str) -> bool:
     await asyncio.get_running_loop().sock_sendall(connection, challenge)
     answer = await _receive(connection, NONCE_BYTES + PROOF_BYTES)
     nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    if not hmac.compare_digest(proof, agent_proof(token, challenge, nonce)):
+    if not hmac.compare_digest(proof, proof_of("agent", token, challenge, nonce)):
         return False
-    proof = launcher_proof(token, challenge, nonce)
+    proof = proof_of("launcher", token, challenge, nonce)
     await asyncio.get_running_loop().sock_sendall(connection, proof)
     return True
 
@@ -53,11 +51,11 @@ async def introduce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     try:
         challenge = await reader.readexactly(NONCE_BYTES)
         nonce = secrets.token_bytes(NONCE_BYTES)
-        writer.write(nonce + agent_proof(token, challenge, nonce))
+        writer.write(nonce + proof_of("agent", token, challenge, nonce))
         proof = await reader.readexactly(PROOF_BYTES)
     except asyncio.IncompleteReadError:
         raise ConnectionResetError("it closed the connection") from None
-    return hmac.compare_digest(proof, launcher_proof(token, challenge, nonce))
+    return hmac.compare_digest(proof, proof_of("launcher", token, challenge, nonce))
 
 
 async def _receive(connection: socket.socket, count: int) -> bytes:
