@@ -52,12 +52,9 @@ def check_number(
     least: float = 0.0,
     below: float = math.inf,
 ) -> float:
-    """Returns a number after checking its range.
+    """Returns a number after checking its range; a ValueError if it is not finite or not in it.
 
     It must be above `above`, if that is not None, at least `least`, and below `below`.
-
-    Raises:
-      ValueError: If it is not a finite number in this range.
     """
     is_within = is_number(value) and math.isfinite(value) and least <= value < below
     is_above = is_within and (above is None or value > above)

@@ -72,9 +72,8 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> tuple[Cluster, Task
 def find_engine(environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns the engine that carries messages between the workers of this run.
 
-    Returns:
-      "grpc" if TF_CONFIG or a Slurm step lists the workers; "horovod" if `mpirun` or `horovodrun`
-      started several processes without a TF_CONFIG; None for a process that is alone.
+    "grpc" if TF_CONFIG or a Slurm step lists the workers; "horovod" if `mpirun` or `horovodrun`
+    started several processes without a TF_CONFIG; None for a process that is alone.
     """
     if find_cluster(environ) is not None:
         return "grpc"
@@ -245,11 +244,7 @@ def read_profile(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int
 
 
 def parse_steps(text: str) -> tuple[int, int]:
-    """Returns first and last step of a text FIRST:LAST.
-
-    Raises:
-      ValueError: If it is none, or the first comes after the last.
-    """
+    """Returns first and last step of a text FIRST:LAST, or raises a ValueError."""
     found = re.fullmatch(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,9})", text)
     if found is None or int(found[1]) > int(found[2]):
         raise ValueError(

@@ -132,11 +132,7 @@ def instance_environment(
 
 
 def read_instance(environ: Mapping[str, str]) -> Instance | None:
-    """Reads the variables of the launcher for this instance.
-
-    Returns:
-      The instance, or None if its place is not set.
-    """
+    """Reads the launcher's variables for this instance; None if its place is not set."""
     present = [name for name in _PLACE if name in environ]
     if not present:
         return None
@@ -159,11 +155,7 @@ def read_instance(environ: Mapping[str, str]) -> Instance | None:
 
 
 def read_shape(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Reads the values that are equal for all instances: replicas, and devices of each (1).
-
-    Returns:
-      The two, or None if the number of replicas is not set.
-    """
+    """Reads the replicas of all instances, and the devices of each; None if they are not set."""
     if NUM_LOCAL_REPLICAS not in environ:
         if DEVICES_PER_REPLICA in environ:
             raise _not_set(NUM_LOCAL_REPLICAS, DEVICES_PER_REPLICA)

@@ -85,10 +85,7 @@ def check_launcher(environ: Mapping[str, str] = os.environ) -> None:
     """Refuses one of several processes that were started by a launcher that is not supported.
 
     Each would act as the chief and train alone. For a process without a TF_CONFIG that lists the
-    workers.
-
-    Raises:
-      ClusterError: With the launcher's variable, and the launchers that are supported.
+    workers. The ClusterError has the launcher's variable, and the launchers that are supported.
     """
     if has_mpi_rank(environ):
         return

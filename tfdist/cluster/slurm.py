@@ -27,12 +27,9 @@ _integer = partial(
 def find_slurm_step(environ: Mapping[str, str]) -> tuple[Cluster, Task] | None:
     """Reads the variables that `srun` gives to each task of a step.
 
-    Returns:
-      The step's tasks as workers in the order of SLURM_PROCID, and this task; None outside of a
-      step and in a step of one task (for example an interactive shell).
-
-    Raises:
-      ClusterError: If the variables contradict each other.
+    Returns the step's tasks as workers in the order of SLURM_PROCID, and this task; None outside of
+    a step and in a step of one task (for example an interactive shell). Variables that contradict
+    each other are a ClusterError.
     """
     if find_step_place(environ) is None:
         return None
@@ -83,10 +80,8 @@ def first_port(*, job_id: int, step_id: int = 0) -> int:
 def expand_node_list(text: str, called: str = "SLURM_STEP_NODELIST") -> list[str]:
     """Expands Slurm's short form: "n[08-10],m" gives n08, n09, n10 and m.
 
-    Messages call the text by the name `called` of its variable or option.
-
-    Raises:
-      ClusterError: If the text is not such a list, or one of more than 100000 names.
+    A ClusterError, which calls the text by the name `called` of its variable or option, refuses
+    other texts and more than 100000 names.
     """
     part = r"(?:[^,\[\]\s]|\[[0-9,-]+\])+"
     if not re.fullmatch(rf"{part}(?:,{part})*", text):

@@ -227,11 +227,7 @@ def listed(names: Iterable[str], word: str = "and") -> str:
 
 
 def checked_count(name: str, value: Any, *, least: int = 1, more: str = "") -> int:
-    """Returns a value after checking that it is an integer of at least `least`.
-
-    Raises:
-      ValueError: If it is not; the message ends with `more`.
-    """
+    """Returns an integer of at least `least`, or raises a ValueError that ends with `more`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.{more}")
     return value
@@ -271,12 +267,8 @@ def printable(text: str, most: int = 300) -> str:
 def split_address(address: str) -> tuple[str, int]:
     """Splits "host:port" into its two parts; an IPv6 host loses its brackets.
 
-    Returns:
-      The host and the port.
-
-    Raises:
-      ValueError: If it is not such an address. The message is the second half of a sentence
-        whose first half says where the address stands.
+    The message of the ValueError for other texts is the second half of a sentence whose first half
+    says where the address stands.
     """
     host, colon, port_text = address.rpartition(":")
     if not colon or address.endswith("]"):

@@ -57,7 +57,6 @@ def imported_modules() -> tuple[list[str], list[str]]:
 
 
 def _file_of(name: str, module: ModuleType) -> str | None:
-    """Returns the file of a module; None if it has none, or goes by another name."""
     # Not by attribute: that would load a module that is to be loaded when it is used.
     try:
         spec = object.__getattribute__(module, "__dict__").get("__spec__")

@@ -59,11 +59,7 @@ def folder_of_host(run: str) -> Path:
 
 
 def make_folder(run: str, name: str) -> Path:
-    """Makes the folder of a training on this host, for this user alone.
-
-    Raises:
-      OSError: If it cannot be made, or is another user's.
-    """
+    """Makes a training's folder on this host for this user alone; an OSError if it cannot be."""
     folder = folder_of_run(run)
     folder.mkdir(mode=0o700, exist_ok=True)
     if not _is_own(folder):
@@ -110,7 +106,6 @@ def _is_own(folder: Path) -> bool:
 
 
 def _changed_s(folder: Path) -> float:
-    """Returns the time of the last change in a folder, in seconds since 1970."""
     times = [0.0]
     for path in (folder, *folder.rglob("*")):
         with contextlib.suppress(FileNotFoundError):

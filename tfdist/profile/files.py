@@ -24,15 +24,10 @@ _IN_WORDS = {
 
 
 def write_profile(profile: Profile, directory: str | os.PathLike[str]) -> list[Path]:
-    """Writes `profile.txt`, `trace.json` and `profile.png` into a folder.
+    """Writes `profile.txt`, `trace.json` and `profile.png` into a folder, and returns their paths.
 
-    Existing files with these names are replaced. The picture needs matplotlib and is written last.
-
-    Returns:
-      The paths.
-
-    Raises:
-      ImportError: If matplotlib is not installed.
+    Existing files with these names are replaced. The picture is written last; without matplotlib
+    it raises an ImportError.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)

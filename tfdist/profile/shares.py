@@ -58,7 +58,6 @@ class Step:
         return found
 
     def shifted(self, by: float) -> Step:
-        """Returns the step by another clock, which is ahead by so many microseconds."""
         ops = [replace(op, span=(op.span[0] + by, op.span[1] + by)) for op in self.ops]
         return replace(self, ops=ops)
 

@@ -142,29 +142,18 @@ def test_a_users_stop_while_a_host_is_taken_in_ends_the_run(play: Play) -> None:
     assert "stopped by SIGTERM" in said
 
 
-def test_a_failure_while_a_host_is_taken_in_starts_the_larger_run(
-    play: Play, failed: Failed
+@pytest.mark.parametrize(("code", "is_a_restart"), [(137, True), (128 + signal.SIGUSR1, False)])
+def test_a_failure_while_a_host_is_taken_in_starts_the_larger_run_and_an_early_save_is_none(
+    play: Play, failed: Failed, code: int, is_a_restart: bool
 ) -> None:
-    def failed_meanwhile(run: Any) -> Any:
+    def ended_meanwhile(run: Any) -> Any:
         run._joining = run._full_size
-        return supervision._End(verdict=Verdict(exit_code=137, worker=1), failure=failed(index=1))
+        return supervision._End(verdict=Verdict(exit_code=code, worker=1), failure=failed(index=1))
 
-    code, sizes, said = play(no_agent, failed_meanwhile, success)
-    assert (code, sizes) == (0, [3, 2, 3])
-    assert "restart 2 of 3: worker 1 failed" in said
-
-
-def test_a_worker_that_leaves_before_another_could_save_for_a_host_uses_no_restart(
-    play: Play, failed: Failed
-) -> None:
-    def left_early(run: Any) -> Any:
-        run._joining = run._full_size
-        verdict = Verdict(exit_code=128 + signal.SIGUSR1, worker=1)
-        return supervision._End(verdict=verdict, failure=failed(index=1))
-
-    code, sizes, said = play(no_agent, left_early, success)
-    assert (code, sizes) == (0, [3, 2, 3])
-    assert "restart 2" not in said
+    *end, said = play(no_agent, ended_meanwhile, success)
+    assert end == [0, [3, 2, 3]]
+    assert ("restart 2 of 3: worker 1 failed" in said) == is_a_restart
+    assert ("restart 2" in said) == is_a_restart
 
 
 def test_the_snapshots_of_a_host_that_was_left_out_are_removed_after_a_success(

@@ -59,8 +59,7 @@ class Gathering:
     def run(self) -> dict[int, socket.socket]:
         """Returns the connections to all other workers, once they have joined and got "go".
 
-        Raises:
-          RendezvousError: If the run cannot start; all connections are closed.
+        If the run cannot start, it closes all connections and raises a RendezvousError.
         """
         joined: dict[int, socket.socket] = {}
         try:

@@ -354,12 +354,7 @@ class _Link:
         self._unsent = b""
 
     def read(self) -> list[bytes]:
-        """Returns the complete lines that have come.
-
-        Raises:
-          ConnectionError: If the other side has ended the connection.
-          OSError: If it cannot be reached.
-        """
+        """Returns the complete lines that have come; an OSError once the other side is gone."""
         try:
             data = self.connection.recv(1 << 16)
         except BlockingIOError:

@@ -112,7 +112,6 @@ class PeerWatch:
             end_now(f"{WorkerLostError.__name__}: {self._lost}", LOST_WORKER)
 
     def __enter__(self) -> "PeerWatch":
-        """Returns the watch, not yet started."""
         return self
 
     def __exit__(

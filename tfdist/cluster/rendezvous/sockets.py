@@ -51,7 +51,6 @@ class Patience:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self._start
 
     def pause(self) -> None:
@@ -79,17 +78,11 @@ class Patience:
 
 @contextmanager
 def listening(member: Member) -> Iterator[list[socket.socket]]:
-    """Listens on the member's port while the block runs.
+    """Listens on the member's port while the block runs; a RendezvousError if it may not be used.
 
     For a loopback address the port is taken there only. For any other it is taken on all
     interfaces, as TensorFlow's server does: a host may resolve its own name to an address that the
-    others do not see.
-
-    Yields:
-      Listening sockets that do not block, one or (for localhost with IPv4 and IPv6) two.
-
-    Raises:
-      RendezvousError: If the port is in use or may not be used.
+    others do not see. The sockets do not block; for localhost there may be two, IPv4 and IPv6.
     """
     listeners: list[socket.socket] = []
     try:

@@ -62,17 +62,11 @@ class Children:
                 signal.signal(number, handler)
 
     def raise_if_stopped(self) -> None:
-        """Raises `Stopped` if a signal has arrived."""
         if self._signal is not None:
             raise Stopped(self._signal)
 
     def run(self, command: Sequence[str], environ: Mapping[str, str], *, limit_s: float) -> Ended:
-        """Runs a command until it ends, or for `limit_s` at most.
-
-        Raises:
-          OSError: If the command cannot be started.
-          Stopped: If a signal arrives; the command has ended by then.
-        """
+        """Runs a command for `limit_s` at most; a signal raises `Stopped` once it has ended."""
         start_s = time.monotonic()
         exit_code, output = None, (b"", b"")
         # In a session of its own: the terminal's Ctrl-C reaches this process alone.

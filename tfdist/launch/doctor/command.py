@@ -125,9 +125,7 @@ CHECKS = (
 def main(words: Sequence[str]) -> int:
     """Runs the checks and prints the report.
 
-    Returns:
-      The exit code: 0, 1 if something that is needed is broken, 130 after Ctrl-C, 143 after
-      SIGTERM.
+    Returns 0, 1 if something that is needed is broken, 130 after Ctrl-C, 143 after SIGTERM.
     """
     options = DoctorOptions(**DOCTOR.parse(words))
     start_s = time.monotonic()
@@ -137,10 +135,15 @@ def main(words: Sequence[str]) -> int:
     live = console.status("looking ...") if is_live else nullcontext()
     try:
         with children.stopped_by_signals(), live:
-            for name, findings in examine(options, children):
-                groups[name] = findings
+            facts = Facts(options, children)
+            for check in CHECKS:
+                is_skipped = check.starts_workers and options.no_self_test
+                if is_skipped or check.engine not in (None, *facts.engines):
+                    continue
+                findings = groups[check.name] = list(check.findings(facts))
+                children.raise_if_stopped()
                 if not options.json:
-                    report.print_group(name, findings, console)
+                    report.print_group(check.name, findings, console)
     except Stopped as stopped:
         return 128 + int(stopped.args[0])
     seconds = time.monotonic() - start_s
@@ -149,14 +152,3 @@ def main(words: Sequence[str]) -> int:
     else:
         report.print_verdict(groups, seconds, console)
     return 1 if report.num_broken(groups) else 0
-
-
-def examine(options: DoctorOptions, children: Children) -> Iterator[tuple[str, list[Finding]]]:
-    """Runs one check after the other; yields the heading and the findings of each."""
-    facts = Facts(options, children)
-    for check in CHECKS:
-        is_skipped = check.starts_workers and options.no_self_test
-        if not is_skipped and check.engine in (None, *facts.engines):
-            findings = list(check.findings(facts))
-            children.raise_if_stopped()
-            yield check.name, findings

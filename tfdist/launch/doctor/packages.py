@@ -198,7 +198,6 @@ def _requirements(package: str) -> list[Requirement]:
 
 
 def _applies(requirement: Requirement, extra: str = "") -> bool:
-    """Returns whether a requirement applies to this Python and machine, with this extra."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 

@@ -46,7 +46,6 @@ class WorkerFailedError(RuntimeError):
     def __init__(
         self, message: str, *, worker: int | None, exit_code: int | None, output: Sequence[str]
     ) -> None:
-        """Makes the error from a message for the user and attributes for the program."""
         super().__init__(message)
         self.worker = worker
         self.exit_code = exit_code
@@ -85,7 +84,6 @@ class Outcome:
 
     @classmethod
     def of_error(cls, error: BaseException) -> "Outcome":
-        """Returns the outcome of a call that raised."""
         import cloudpickle
 
         time_s = time.monotonic()
@@ -105,7 +103,6 @@ class Outcome:
             return None
 
     def write(self, path: Path) -> None:
-        """Writes the outcome for the process that called."""
         write_whole(path, pickle.dumps(vars(self)))
 
 

@@ -58,11 +58,9 @@ class ReservedPorts:
             self._locks.popitem()[1].close()
 
     def __enter__(self) -> ReservedPorts:
-        """Returns this object."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Releases the ports."""
         self.release()
 
 

@@ -48,7 +48,6 @@ class CommandLine:
 
     @cached_property
     def names(self) -> Mapping[str, Option]:
-        """The options by each of their names."""
         return {name: option for option in self.declared for name in option.names}
 
     @property
@@ -58,11 +57,7 @@ class CommandLine:
         return sorted(options, key=lambda option: option.group.is_last)
 
     def option(self, name: str) -> Option:
-        """Returns an option by its name, including the dashes.
-
-        Raises:
-          UsageError: If there is no such option.
-        """
+        """Returns an option by its name, including the dashes; a UsageError if there is none."""
         if name in self.names:
             return self.names[name]
         if name.partition("=")[0] == "--min-instances" and "--max-restarts" in self.names:
@@ -77,14 +72,11 @@ class CommandLine:
         )
 
     def parse(self, words: Sequence[str]) -> dict[str, Any]:
-        """Returns the values of the options that are among the words, by their fields.
+        """Returns the values of the given options by their fields; a UsageError for wrong words.
 
         The value of an option that may be repeated is a tuple. If the command takes a program's
-        command, "notices" has lines for the user, and "command" that command if it is there.
-
-        Raises:
-          UsageError: If the words are wrong.
-          SystemExit: After --help, with status 0.
+        command, "notices" has lines for the user, and "command" that command if it is there. --help
+        ends with a SystemExit.
         """
         for word in words:
             if "\0" in word:
@@ -154,7 +146,6 @@ class CommandLine:
         )
 
     def help(self) -> str:
-        """Returns the text of --help."""
         import argparse  # for the layout; this function alone needs it
 
         parser = argparse.ArgumentParser(

@@ -18,13 +18,10 @@ _EXAMPLE = 'For example "num-instances: 2".'
 
 
 def read_config(path: str, command_line: CommandLine) -> dict[str, Any]:
-    """Reads options and an optional command from a file, as from a command line.
+    """Reads options and an optional command from a file, as `command_line.parse` does from words.
 
     Keys are the options' long names without the dashes, and "command" for a list of words. "null"
     stands for the option's default.
-
-    Returns:
-      The result of `command_line.parse`.
     """
     words: list[str] = []
     command: list[str] = []

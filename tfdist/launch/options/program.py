@@ -19,10 +19,8 @@ _EXAMPLE = "For example: tfdist run --num-instances 2 -- python train.py"
 def program_command(words: Sequence[str], path: str | None) -> tuple[str, ...]:
     """Returns the command of the workers; a .py file and "-m MODULE" are run by this Python.
 
-    Programs are searched in `path`, the value of the variable PATH.
-
-    Raises:
-      UsageError: If there is no such program, file or module on this machine.
+    Programs are searched in `path`, the value of the variable PATH. It raises a UsageError if there
+    is no such program, file or module on this machine.
     """
     if not words or not words[0]:
         raise UsageError(f"got no command to run. Write one after the options. {_EXAMPLE}")

@@ -28,10 +28,7 @@ _SAME = (("hosts", "hostfile"), ("bind", "numa_aware"), ("dry_run", "offline_mod
 def parse_run_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> RunOptions:
     """Reads and checks the arguments of `tfdist run`. Starts no process and writes no file.
 
-    Raises:
-      UsageError: If an option, a file that it names, or the command is wrong.
-      ClusterError: If the environment has a wrong start timeout.
-      SystemExit: After --help, with status 0.
+    What is wrong is a UsageError; a start timeout in the environment, a ClusterError.
     """
     given = _with_config_file(RUN.parse(argv))
     dry_run, notices = rules.dry_run(given.get("dry_run"), given.pop("offline_mode", None))

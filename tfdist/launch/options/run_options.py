@@ -233,7 +233,6 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
 
     @property
     def is_on_this_machine(self) -> bool:
-        """True if the run uses no other machine."""
         return is_this_machine(self.hosts)
 
     @property

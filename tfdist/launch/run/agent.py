@@ -190,7 +190,6 @@ class Agent:
         return self._program.start(subprocess.PIPE, subprocess.PIPE)
 
     def _spared(self) -> list[psutil.Process]:
-        """Returns the standby, which is no process of the worker."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [] if self._standby.pid is None else [psutil.Process(self._standby.pid)]
         return []
@@ -328,8 +327,7 @@ def worker_environment(
 async def connect(addresses: str, token: str) -> Channel:
     """Connects to the first of the launcher's addresses ("host:port,host:port") that answers.
 
-    Raises:
-      ConnectionError: If no launcher with this token answers at any of them.
+    If no launcher with this token answers at any of them, it raises a ConnectionError.
     """
     problems = []
     for address in addresses.split(","):

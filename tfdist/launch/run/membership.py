@@ -19,15 +19,11 @@ def instances_by_host(options: RunOptions) -> dict[str, int]:
 def smaller_run(
     options: RunOptions, failure: Failure, earlier: Failure | None, lost: Collection[str]
 ) -> RunOptions | None:
-    """Returns the options with which the run goes on after a failure.
+    """Returns the options with which the run goes on after a failure; None if too few are left.
 
-    Lost hosts are left out, and an instance on the host of a worker that failed twice in a row.
-
-    `earlier` is the failure of the start before; None if that had other instances. Hosts that do
-    not answer are `lost`.
-
-    Returns:
-      The same options if no instance is left out; None if fewer than --min-instances would be left.
+    Hosts that do not answer are `lost`, and left out; so is an instance on the host of a worker
+    that failed twice in a row. `earlier` is the failure of the start before; None if that had other
+    instances.
     """
     left = {host: number for host, number in instances_by_host(options).items() if host not in lost}
     if not lost and earlier is not None and earlier.index == failure.index:

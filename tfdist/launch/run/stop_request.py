@@ -41,13 +41,10 @@ class StopRequest:
     def ask(
         self, number: int, now_s: float, grace_s: float, why: str = "", *, is_signal: bool = True
     ) -> bool:
-        """Notes a signal: the first one begins the grace period, a second one ends it.
+        """Notes a signal, and returns whether it changes something: not if it was forwarded before.
 
-        A request that is none (not `is_signal`) begins the grace period, but does not count as the
-        first of two signals.
-
-        Returns:
-          Whether the signal changes something; False if it is the one before, forwarded.
+        The first signal begins the grace period, a second one ends it. A request that is none (not
+        `is_signal`) begins the grace period, but does not count as the first of two signals.
         """
         if self.number is None:
             self.number, self.why, self._at_s = number, why, now_s
@@ -63,7 +60,6 @@ class StopRequest:
         return True
 
     def lasts_s(self, now_s: float) -> float:
-        """Returns the seconds since the request to stop."""
         return now_s - self._at_s
 
     def begin_grace(self, now_s: float, grace_s: float) -> float:

@@ -68,12 +68,9 @@ class Screen:
         self._pending: dict[tuple[int, Stream], PendingLine] = {}
 
     def write(self, worker: int, stream: str, text: str, now_s: float) -> None:
-        """Shows a piece of a worker's output, of any length.
+        """Shows a piece of a worker's output, of any length; errors are those of `Terminal.write`.
 
         The time may be on any clock. A line is shown once its end has arrived.
-
-        Raises:
-          TerminalClosedError: If the reader of the output is gone. See `Terminal.write`.
         """
         if self._shown is not None and worker not in self._shown:
             return

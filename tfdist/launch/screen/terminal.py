@@ -83,7 +83,6 @@ class Terminal:
         self._thread.start()
 
     def is_terminal(self, name: Stream) -> bool:
-        """Returns whether this stream is a terminal."""
         stream = self._streams[name]
         return stream is not None and stream.isatty()
 
@@ -123,11 +122,8 @@ class Terminal:
         """Queues whole lines for writing and returns at once.
 
         If more than `_MOST_WAITING` characters are queued, lines that are droppable are dropped. A
-        later line gives their number.
-
-        Raises:
-          TerminalClosedError: Once for each stream that has lost its reader. Later lines for that
-            stream are discarded.
+        later line gives their number. A stream that has lost its reader raises TerminalClosedError
+        once; its later lines are discarded.
         """
         with self._changed:
             if is_droppable and self._num_waiting > _MOST_WAITING:

@@ -70,7 +70,6 @@ class JobFiles:
     start: int = 0
 
     def log_path(self, worker: int) -> Path:
-        """Returns the path of the log with the worker's output."""
         return Path(f"{self.prefix}-{worker}.log")
 
     def write(self, worker: int, record: WorkerRecord) -> None:
@@ -80,7 +79,6 @@ class JobFiles:
         draft.replace(self._record_path(worker))
 
     def read(self, num_workers: int) -> dict[int, WorkerRecord]:
-        """Returns the existing records by worker number."""
         found = {}
         for worker in range(num_workers):
             with contextlib.suppress(FileNotFoundError):

@@ -84,7 +84,6 @@ class ForkedWorker:
         self._read = read
 
     def wait(self) -> int:
-        """Waits for its end, and returns `returncode`."""
         # Without an answer the standby has ended, and the kernel has killed the worker with it.
         self.returncode = self._read().get("code", -signal.SIGKILL)
         return self.returncode
@@ -110,7 +109,6 @@ class Standby:
 
     @property
     def pid(self) -> int | None:
-        """Its process ID; None if there is none."""
         return None if self._process is None else self._process.pid
 
     def begin(self, program: Program) -> None:

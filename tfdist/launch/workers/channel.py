@@ -71,10 +71,8 @@ class Channel:
     async def hear(self, timeout_s: float | None = None) -> Mapping[str, Any] | None:
         """Returns the next message, or None if the other side has closed the connection.
 
-        Also returns None for a line that is not a message or is over `LINE_LIMIT_BYTES`.
-
-        Raises:
-          TimeoutError: If no message arrives within `timeout_s` seconds.
+        Also returns None for a line that is not a message or is over `LINE_LIMIT_BYTES`. If no
+        message arrives within `timeout_s` seconds, it raises a TimeoutError.
         """
         try:
             line = await asyncio.wait_for(self._reader.readline(), timeout_s)
@@ -107,5 +105,4 @@ class Channel:
         return bool(state == _ESTABLISHED and max(retransmits, probes) <= _MOST_UNANSWERED)
 
     def close(self) -> None:
-        """Closes the connection."""
         self._writer.close()

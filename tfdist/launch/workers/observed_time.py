@@ -53,9 +53,8 @@ class ObservedClock:
     def absence_before_s(self, time_s: float) -> float:
         """Returns the length of a suspension that another process may have taken for an end.
 
-        Args:
-          time_s: A time on this clock. A suspension that had ended longer than `SILENCE_S` seconds
-            before, or was shorter than that, has nothing to do with it: 0.0.
+        One that had ended longer than `SILENCE_S` seconds before `time_s`, or was shorter than
+        that, has nothing to do with it: 0.0.
         """
         is_near = 0.0 <= time_s - self.returned_s < SILENCE_S
         return self.last_absence_s if is_near and self.last_absence_s > SILENCE_S else 0.0
