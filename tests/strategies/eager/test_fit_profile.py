@@ -14,7 +14,7 @@ from tfdist.strategies.eager import fit_profile
 def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Trains 6 steps with a profile of some of them, and returns the folder."""
 
-    def train(steps: str, epochs: int = 1) -> Path:
+    def train(steps: str, epochs: int = 1, steps_per_execution: int = 1) -> Path:
         import keras
 
         from tfdist.strategies import strategy_for_run
@@ -24,7 +24,8 @@ def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(fit_profile, "_was_made", False)
         with strategy_for_run().scope():
             model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, name="only")])
-            model.compile("sgd", "mse", jit_compile=False)
+            at_once = {"steps_per_execution": steps_per_execution}
+            model.compile("sgd", "mse", jit_compile=False, **at_once)
         for _ in range(epochs):  # A later call of fit records nothing.
             model.fit(np.ones([24, 2]), np.ones([24, 3]), batch_size=4, verbose=0)
         return tmp_path / "profile"
@@ -45,6 +46,13 @@ def test_the_steps_are_written_as_a_trace(train: Any, capfd: pytest.CaptureFixtu
     assert min(op["ts"] for op in ops) == 0
     said = capfd.readouterr().err
     assert said.count("Profile of steps 3 to 4: ") == 1
+
+
+def test_steps_that_one_execution_makes_are_written_together(
+    train: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert len(list(train("4:5", steps_per_execution=2).iterdir())) == 1
+    assert "Profile of steps 3 to 6: " in capfd.readouterr().err
 
 
 def test_a_training_that_ends_early_writes_what_there_is(

@@ -14,6 +14,7 @@ import tf_keras
 
 from tfdist.strategies import LocalStrategy
 from tfdist.strategies.eager import keras_models
+from tfdist.strategies.eager.fit import current_fit
 from tfdist.strategies.eager.keras_models import KerasModelError
 
 X = np.ones([4, 2], np.float32)
@@ -190,6 +191,14 @@ def test_a_train_step_whose_loss_is_not_divided_by_the_replicas_is_reported(
     found = [line for line in logged if "Own.train_step" in line]
     assert len(found) == (num_replicas == 2 and is_own)
     assert all("divide by the 2 replicas" in line for line in found)
+
+
+def test_an_initial_epoch_may_be_given_by_its_place() -> None:
+    found = []
+    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: found.append(current_fit()))
+    model = _model(1)
+    model.fit(X, X[:, :1], 4, 3, 0, [note], 0.0, None, True, None, None, 2)
+    assert [run.first_epoch for run in found] == [2]
 
 
 def test_replicas_train_as_one_process_does() -> None:

@@ -161,12 +161,12 @@ class FitRun:
             self.snapshots.take(asdict(self.position), may_end=may_end)
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Marks the call of a train function, which all workers make."""
+    def step(self, num_steps: int) -> Iterator[None]:
+        """Marks the call of a train function, which makes so many steps on all workers."""
         self.take_snapshot(is_in_epoch=True)
         if self._file is not None:
             self._file.step_begins()
-        recorded = nullcontext() if self._profile is None else self._profile.step()
+        recorded = nullcontext() if self._profile is None else self._profile.step(num_steps)
         with recorded, needs_all_workers(self.signals.calls):
             yield
 

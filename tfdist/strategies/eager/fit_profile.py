@@ -31,20 +31,22 @@ class FitProfile:
         self._folder = Path(folder)
         self._first_step, self._last_step = first_step, last_step
         self._worker_index = worker_index
-        self._num_steps = 0
+        self._num_steps = self._first_recorded = 0
         self._recorded: tempfile.TemporaryDirectory[str] | None = None
         self._is_written = False
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Marks a call of the train function."""
-        self._num_steps += 1
-        if self._num_steps == self._first_step:
+    def step(self, num_steps: int) -> Iterator[None]:
+        """Marks a call of the train function, which makes so many steps: all or none recorded."""
+        first = self._num_steps + 1
+        self._num_steps += num_steps
+        if first <= self._first_step <= self._num_steps:
+            self._first_recorded = first
             self._recorded = tempfile.TemporaryDirectory(prefix="tfdist_")
             options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
             tf.profiler.experimental.start(self._recorded.name, options)
         yield
-        if self._num_steps == self._last_step:
+        if first <= self._last_step <= self._num_steps:
             self._write()
 
     def end(self) -> None:
@@ -73,10 +75,9 @@ class FitProfile:
         os.makedirs(self._folder, exist_ok=True)
         path = self._folder / f"trace-worker-{self._worker_index}.json"
         path.write_text(json.dumps(trace_events.trace(events)), encoding="utf-8")
-        last = min(self._num_steps, self._last_step)
         print_to_stderr(
-            f"Profile of steps {self._first_step} to {last}: {path}, for chrome://tracing or "
-            "Perfetto"
+            f"Profile of steps {self._first_recorded} to {self._num_steps}: {path}, for "
+            "chrome://tracing or Perfetto"
         )
 
 

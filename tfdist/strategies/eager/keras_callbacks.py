@@ -234,15 +234,14 @@ def send_files_elsewhere(library: ModuleType, callbacks: Sequence[Any]) -> None:
         for name, attribute in _WRITES.items():
             if isinstance(callback, getattr(library.callbacks, name, ())):
                 path = str(getattr(callback, attribute))
-                if not Path(path).is_relative_to(_folder()):
-                    _replace_paths(callback, path, str(_folder() / (Path(path).name or "files")))
-
-
-def _replace_paths(callback: Any, old: str, new: str) -> None:
-    """Replaces a path, and the paths in it, wherever a callback keeps them."""
-    for name, value in vars(callback).items():
-        if isinstance(value, str | os.PathLike) and os.fspath(value).startswith(old):
-            setattr(callback, name, new + os.fspath(value)[len(old) :])
+                if Path(path).is_relative_to(_folder()):
+                    continue
+                new = str(_folder() / (Path(path).name or "files"))
+                folder = os.path.join(path, "")
+                for kept, value in vars(callback).items():
+                    if isinstance(value, str | os.PathLike) and str(value).startswith(folder):
+                        setattr(callback, kept, os.path.join(new, str(value)[len(folder) :]))
+                setattr(callback, attribute, new)
 
 
 @cache

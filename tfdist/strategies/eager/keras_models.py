@@ -135,9 +135,10 @@ def _adapt_model(model_class: Any) -> None:
         strategy = strategy_of(self)
         if strategy is None:
             return fit(self, *args, **kwargs)
-        _check_input(self, args[0] if args else kwargs.get("x"))
+        arguments = inspect.signature(fit).bind(self, *args, **kwargs).arguments
+        _check_input(self, arguments.get("x"))
         try:
-            with fit_run(self, strategy, kwargs.get("initial_epoch") or 0):
+            with fit_run(self, strategy, arguments.get("initial_epoch") or 0):
                 return fit(self, *args, **kwargs)
         except RuntimeError as error:
             if isinstance(error.__context__, OneLineError):
@@ -228,7 +229,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             run.combines |= logs_of_all.combines_always
             logs_of_all.set_requests(requests)
             logs_of_all.set_combines(run.combines)
-        with run.step(), keras_step(is_training=True, combine=logs_of_all) as step:
+        with run.step(num_steps), keras_step(is_training=True, combine=logs_of_all) as step:
             logs = run.note_logs(function(iterator))
             if looks_at_loss and not step.has_scaled_loss:
                 _warn_of_own_loss(model, strategy.num_replicas_in_sync)
