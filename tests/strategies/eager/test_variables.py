@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.eager.variables import EagerVariables, ModelsDifferError
+from tfdist.strategies import LocalStrategy
+from tfdist.strategies.eager.variables import AggregationError, EagerVariables, ModelsDifferError
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.reductions.reducer import Reducer
 
@@ -28,6 +29,12 @@ class _Line:
         assert tensor.shape == self.sent[0].shape  # Or the engine would wait.
         return self.sent.pop(0)
 
+    def gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        if self.worker_index == 0:
+            self.sent.append(tensor)
+            return tensor
+        return tf.concat([self.sent.pop(0), tensor], axis=0)
+
 
 Make = Callable[..., Any]
 
@@ -41,10 +48,10 @@ def line() -> _Line:
 def make(line: _Line) -> Make:
     """Makes a variable on one of the workers."""
 
-    def make(worker: int, value: Any, name: str = "kernel") -> Any:
+    def make(worker: int, value: Any, name: str = "kernel", **options: Any) -> Any:
         line.worker_index = worker
         variables = EagerVariables(Placement(device="/device:CPU:0"), Reducer(line, 1, None))
-        return variables.create(lambda **_: None, initial_value=value, name=name)
+        return variables.create(lambda **_: None, initial_value=value, name=name, **options)
 
     return make
 
@@ -93,3 +100,31 @@ def test_a_tensor_of_a_function_is_refused_as_tensorflow_refuses_it(
     with pytest.raises(ValueError, match="could not be lifted out of"):
         function()
     assert not line.sent
+
+
+def test_rows_that_the_first_replica_adds_are_worker_0s(line: _Line, make: Make) -> None:
+    first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    for worker, rows in ((0, {1: 5.0}), (1, {0: 3.0, 2: 7.0})):
+        variable = make(worker, np.zeros([3], np.float32), aggregation=first)
+
+        def add(variable: Any = variable, rows: dict[int, float] = rows) -> None:
+            slices = tf.IndexedSlices(tf.constant([*rows.values()]), tf.constant([*rows]))
+            variable.scatter_add(slices)
+
+        LocalStrategy(1).run(add)
+        np.testing.assert_array_equal(variable, [0, 5, 0])
+
+
+@pytest.mark.parametrize("name", ["scatter_update", "scatter_max"])
+def test_an_update_that_combines_no_values_is_refused_in_a_replica_alone(name: str) -> None:
+    strategy = LocalStrategy(2)
+    with strategy.scope():
+        variable = tf.Variable([1.0, 2.0], name="v", aggregation=tf.VariableAggregation.SUM)
+
+    def update() -> None:
+        getattr(variable, name)(tf.IndexedSlices(tf.constant([5.0]), tf.constant([1])))
+
+    with pytest.raises(AggregationError, match=rf"v:0\.{name} in .* Call assign, .* outside str"):
+        strategy.run(update)
+    update()
+    np.testing.assert_array_equal(variable, [1, 5])

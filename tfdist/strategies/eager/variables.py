@@ -12,6 +12,8 @@ others depends on the variable, as in `tf.distribute`:
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -37,6 +39,13 @@ _SEED_NAME = "seed_generator_state"
 # A tf.train.Checkpoint makes it when it saves or restores, which worker 0 may do alone.
 _OF_ONE_WORKER = ("save_counter",)
 _NO_NUMBERS = (tf.string, tf.resource, tf.variant)
+# The updates of a variable. A replica's code may call the first ones.
+_COMBINED = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
+_NOT_COMBINED = (
+    *("scatter_update", "scatter_max", "scatter_min", "scatter_mul", "scatter_div"),
+    *("scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_nd_max"),
+    *("scatter_nd_min", "batch_scatter_update"),
+)
 # Of a variable's name, dtype and shape, and of a value that their message has room for.
 _DESCRIPTION_BYTES, _SMALL_BYTES = 160, 3936
 
@@ -137,30 +146,21 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
 
     reducer: Reducer
 
-    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._aggregated(super().assign, value, args, kwargs)
-
-    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._aggregated(super().assign_add, delta, args, kwargs)
-
-    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._aggregated(super().assign_sub, delta, args, kwargs)
-
-    def scatter_add(self, sparse_delta: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._aggregated(super().scatter_add, sparse_delta, args, kwargs)
-
-    def scatter_sub(self, sparse_delta: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._aggregated(super().scatter_sub, sparse_delta, args, kwargs)
-
-    def _aggregated(
-        self, update: Callable[..., Any], value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def update_by(self, name: str, value: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Calls a method of TensorFlow's variable with the values of all replicas combined."""
+        method = functools.partial(getattr(ResourceVariable, name), self)
         if not is_in_replica() or are_updates_equal():
             if replica_in_worker() != 0:
                 return self
-            if isinstance(value, tf.IndexedSlices):  # In an order that is equal on all workers.
-                value = add_equal_rows(value)
-            return update(value, *args, **kwargs)
+            if isinstance(value, tf.IndexedSlices) and name in _COMBINED:
+                value = add_equal_rows(value)  # In an order that is equal on all workers.
+            return method(value, *args, **kwargs)
+        if name not in _COMBINED:
+            raise AggregationError(
+                f"{self.name}.{name} in a replica's code would give replicas different values. "
+                f"Call {', '.join(_COMBINED[:-1])} or {_COMBINED[-1]} there, which combine them, "
+                f"or call {name} outside strategy.run."
+            )
         if self.aggregation == _Aggregation.NONE:
             raise AggregationError(
                 f"{self.name} is assigned in a replica's code and has no aggregation, so replicas "
@@ -171,7 +171,7 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
 
         def merge(strategy: Any, value: Any) -> Any:
             parts = strategy.experimental_local_results(value)
-            return update(self._combined(parts), *args, **kwargs)
+            return method(self._combined(parts), *args, **kwargs)
 
         return tf.distribute.get_replica_context().merge_call(merge, args=(value,))
 
@@ -192,12 +192,35 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
 
     def _from_first(self, value: Any) -> Any:
         """Returns worker 0's value; no message for a constant, as counters add."""
-        if isinstance(value, tf.IndexedSlices) or _is_constant(value) or self.dtype == tf.string:
+        if isinstance(value, tf.IndexedSlices):  # All other replicas give no rows.
+            none = tf.IndexedSlices(value.values[:0], value.indices[:0], value.dense_shape)
+            collectives = self.reducer.collectives
+            num_others = self.reducer.num_replicas // collectives.num_workers - 1
+            own = value if collectives.worker_index == 0 else none
+            parts = (own, *(none for _ in range(num_others)))
+            return self.reducer.reduce([parts], mean=False, name="from_first_replica")[0]
+        if _is_constant(value) or self.dtype == tf.string:
             return value
         value = tf.cast(value, self.dtype)
         if not value.shape.is_fully_defined():
             value = tf.ensure_shape(value, self.shape)
         return self.reducer.broadcast(value, "from_first_replica")
+
+
+def _updating(name: str) -> Callable[..., Any]:
+    original = getattr(ResourceVariable, name)
+    _, first, *_ = inspect.signature(original).parameters
+
+    @functools.wraps(original)
+    def update(self: SharedVariable, *args: Any, **kwargs: Any) -> Any:
+        value, *others = args or (kwargs.pop(first),)
+        return self.update_by(name, value, others, kwargs)
+
+    return update
+
+
+for _name in (*_COMBINED, *_NOT_COMBINED):
+    setattr(SharedVariable, _name, _updating(_name))
 
 
 def _is_constant(value: Any) -> bool:
