@@ -37,11 +37,13 @@ _watched: _Watched | None = None
 
 
 def watch_until_the_end(strategy: WorkerStrategy) -> None:
-    """Watches the other workers until this program ends.
+    """Watches the other workers until this program ends; a second call changes nothing.
 
     The first call of a process is a collective over Horovod.
     """
     global _watched
+    if _watched is not None:
+        return
     watch = strategy.watch_peers()
     if watch.membership is not None:
         watch.start()

@@ -197,7 +197,7 @@ class HorovodStrategy(BaseStrategy):
         )
 
     def join_workers(self) -> None:
-        if not _is_joined and self.extended.collectives.num_workers > 1:
+        if self.extended.collectives.num_workers > 1:
             watch_until_the_end(self)
 
     def watch_peers(self) -> PeerWatch:
