@@ -27,6 +27,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_on_its_own_is_one_instance_with_one_replica() -> None:
     popdist.init()
     popdist.synchronize()
+    with pytest.raises(ValueError, match="timeout_s must be a finite number above 0, got -1"):
+        popdist.synchronize(-1)
     assert not popdist.isPopdistEnvSet()
     assert popdist.getNumInstances() == popdist.getNumTotalReplicas() == 1
     assert popdist.getInstanceIndex() == popdist.getReplicaIndexOffset() == 0

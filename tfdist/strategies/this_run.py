@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeAlias, TypeVar
 
+from tfdist.cluster.arguments import check_number
 from tfdist.cluster.environment import find_engine, find_instance
 from tfdist.cluster.tasks import listed
 from tfdist.process.progress_file import in_phase
@@ -134,9 +135,11 @@ def synchronize(timeout_s: float = 1800.0) -> None:
       timeout_s: How long to wait for the others, in seconds.
 
     Raises:
+      ValueError: If the time is not a finite number above 0.
       RendezvousError: If an instance is missing after that time.
       WorkerLostError: If the process of another instance has ended.
     """
+    check_number("timeout_s", timeout_s, above=0)
     own = find_instance()
     members = executing_instances() or tuple(range(own.num_instances))
     if len(members) == 1:
