@@ -91,11 +91,6 @@ def loss_scaled_by_optimizer(strategy: tf.distribute.Strategy) -> Iterator[None]
         yield
 
 
-def is_loss_scaled_by_optimizer(graph: tf.Graph) -> bool:
-    """Returns whether an optimizer has divided the loss by the number of replicas in this graph."""
-    return bool(getattr(graph, "_is_loss_scaled_by_optimizer", False))
-
-
 def run_independently(op: tf.Operation) -> None:
     """Takes an operation out of the order in which a tf.function runs stateful operations.
 
