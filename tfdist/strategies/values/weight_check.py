@@ -58,9 +58,7 @@ class WeightCheck:
         if self._names:
             with in_phase("waiting"):
                 sums = session.run(self._sums)
-            difference = describe_difference(sums, self._names, step)
-            if difference is not None:
-                raise WeightsDifferError(difference)
+            refuse_differences(sums, self._names, f"After step {step}")
 
 
 def check_eager_weights(variables: Sequence[tf.Variable], collectives: Collectives) -> None:
@@ -74,28 +72,21 @@ def check_eager_weights(variables: Sequence[tf.Variable], collectives: Collectiv
     with tf.device(HOST):
         own = tf.stack([sum_of_bits(v) for v in variables])[tf.newaxis]  # [1, variables]
         sums = collectives.gather(own, "weight_sums", same_rows=True).numpy()
-    difference = describe_difference(sums, [v.name for v in variables], None)
-    if difference is not None:
-        raise WeightsDifferError(difference)
+    refuse_differences(sums, [v.name for v in variables], "At the end of an epoch")
 
 
-def describe_difference(sums: np.ndarray, names: Sequence[str], step: int | None) -> str | None:
-    """Returns a line about the first variable that differs; None if all are equal.
-
-    The sums are int64 [workers, variables]. The step is None for the end of an epoch of `fit`.
-    """
-    when = "At the end of an epoch" if step is None else f"After step {step}"
+def refuse_differences(sums: np.ndarray, names: Sequence[str], when: str) -> None:
+    """Refuses sums, int64 [workers, variables], that are not equal, by the first that differs."""
     for name, of_workers in zip(names, sums.T.tolist(), strict=True):
         usual, count = Counter(of_workers).most_common(1)[0]
         if count < len(of_workers):
             others = [str(i) for i, one in enumerate(of_workers) if one != usual]
-            return (
+            raise WeightsDifferError(
                 f"{when} the weights of worker {' and '.join(others)} are not those of "
                 f"worker {of_workers.index(usual)}, first in {name}. They are not saved. Look for "
                 "a hook or an op that changes a variable on some workers only. Processors of "
                 f"different makers may round differently: then set {WEIGHT_CHECK}=0."
             )
-    return None
 
 
 def sum_of_bits(variable: Any) -> tf.Tensor:
