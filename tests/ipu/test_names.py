@@ -25,8 +25,8 @@ from tfdist.ipu import (
     utils,
 )
 from tfdist.ipu import tensorflow as tf
-from tfdist.ipu.devices import device_for
 from tfdist.ipu.distributed import popdist_strategy
+from tfdist.ipu.strategy_contract import device_for
 
 v1 = tensorflow.compat.v1
 

@@ -17,9 +17,9 @@ from tfdist.ipu import (
     utils,
 )
 from tfdist.ipu import tensorflow as originals_tf
-from tfdist.ipu.devices import device_for
 from tfdist.ipu.distributed.popdist_strategy import PopDistStrategy
 from tfdist.ipu.ipu_session_run_hooks import IPULoggingTensorHook
+from tfdist.ipu.strategy_contract import device_for
 
 
 def _devices(number: int) -> utils.IPUConfig:

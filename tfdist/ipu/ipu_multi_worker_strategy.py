@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdist.ipu.devices import device_for
-from tfdist.ipu.distributed.popdist_strategy import add_originals_methods
+from tfdist.ipu.strategy_contract import add_originals_methods, device_for
 from tfdist.strategies import MultiWorkerStrategy
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.ipu.devices import device_for
-from tfdist.ipu.distributed.popdist_strategy import with_originals_contract
+from tfdist.ipu.strategy_contract import device_for, with_originals_contract
 from tfdist.strategies import LocalStrategy
 
 

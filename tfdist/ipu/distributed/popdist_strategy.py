@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from tfdist.cluster.instances import instance_index, num_instances
-from tfdist.ipu.config import IPUConfig
-from tfdist.ipu.devices import device_for
-from tfdist.ipu.keras_options import add_methods_to_models
-from tfdist.ipu.without_effect import log_without_effect
+from tfdist.ipu.strategy_contract import device_for, with_originals_contract
 from tfdist.strategies import strategy_for_run
-from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.this_run import RunStrategy
-
-Strategy = TypeVar("Strategy", bound=BaseStrategy)
 
 
 def PopDistStrategy(
@@ -48,35 +39,6 @@ def PopDistStrategy(
         enable_dataset_iterators=enable_dataset_iterators,
         enable_keras_extensions=enable_keras_extensions,
     )
-
-
-def with_originals_contract(strategy: Strategy, name: str, **options: bool) -> Strategy:
-    """Returns the strategy with the original's contract for datasets, and its methods.
-
-    Args:
-      strategy: The strategy.
-      name: The original's name for it.
-      **options: Options of which False has no effect, which is logged.
-    """
-    log_without_effect(name, [option for option in options if not options[option]])
-    add_methods_to_models()
-    strategy.extended.divides_batches = False
-    add_originals_methods(strategy)
-    return strategy
-
-
-def add_originals_methods(strategy: BaseStrategy) -> None:
-    """Gives a strategy the methods that only the original's have."""
-    strategy.experimental_run_v2 = strategy.run
-    strategy.update_ipu_config = update_ipu_config
-
-
-def update_ipu_config(config: IPUConfig) -> None:
-    """Writes the number of instances and this one's index into device options.
-
-    They have no effect here: the strategy asks for them itself.
-    """
-    config.note_instance(num_instances(), instance_index())
 
 
 IPUMultiReplicaStrategy = PopDistStrategy

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.ipu.devices import device_for
-from tfdist.ipu.distributed.popdist_strategy import add_originals_methods
+from tfdist.ipu.strategy_contract import add_originals_methods, device_for
 from tfdist.strategies import HorovodStrategy
 
 
