@@ -8,13 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.pipeline import Block, Options
-from tfdist.pipeline.schedule import (
-    Box,
-    Schedule,
-    inference_ticks,
-    order_on_devices,
-    training_ticks,
-)
+from tfdist.pipeline.schedule import Box, Schedule, in_order, inference_ticks, training_ticks
 from tfdist.pipeline.timeline.step_times import TimedBox, Timeline
 
 
@@ -38,7 +32,9 @@ def simulate() -> Callable[..., Timeline]:
         ticks = lay_out(schedule, num_stages, num_micro_batches)
         ends: dict[Box, float] = {}
         free = dict.fromkeys(devices, 0.0)
-        waiting = {one: list(boxes) for one, boxes in order_on_devices(ticks, devices).items()}
+        waiting: dict[int, list[Box]] = {one: [] for one in devices}
+        for box in (box for tick in ticks for box in in_order(tick)):
+            waiting[devices[box.stage]].append(box)
         timed = []
         while any(waiting.values()):
             for device, boxes in waiting.items():

@@ -14,13 +14,11 @@ from tfdist.pipeline.schedule import (
     Box,
     Schedule,
     Tick,
-    activations_kept,
     busy_share_bound,
     draw,
+    in_order,
     inference_ticks,
-    order_on_devices,
     smallest_accumulation,
-    smallest_device_iterations,
     training_ticks,
 )
 
@@ -85,18 +83,15 @@ def test_every_box_is_done_once_after_those_it_needs_and_one_of_a_stage_in_a_tic
 
 @few
 @given(SCHEDULE, STAGES, MICRO_BATCHES)
-def test_activations_kept_follow_from_the_schedule_and_inference_keeps_none(
+def test_the_activations_that_a_stage_keeps_are_those_of_the_documentation(
     schedule: Schedule, stages: int, micro_batches: int
 ) -> None:
-    kept = activations_kept(training_ticks(schedule, stages, micro_batches), stages)
-    most = {
-        "sequential": [1] * stages,
-        "interleaved": [stages - stage for stage in range(stages)],
-        "grouped": [2 * (stages - stage) - 1 for stage in range(stages)],
-    }
-    assert kept == [min(number, micro_batches) for number in most[schedule]]
-    forward_only = inference_ticks(schedule, stages, micro_batches)
-    assert activations_kept(forward_only, stages) == [0] * stages
+    ticks = training_ticks(schedule, stages, micro_batches)
+    for stage in range(stages):
+        steps = [-1 if box.backward else 1 for tick in ticks for box in tick if box.stage == stage]
+        left = stages - stage
+        most = {"sequential": 1, "interleaved": left, "grouped": 2 * left - 1}[schedule]
+        assert max(itertools.accumulate(steps)) == min(most, micro_batches)
 
 
 @few
@@ -136,17 +131,6 @@ def fills_both_ways(ticks: list[Tick], stages: int) -> bool:
 
 
 @few
-@given(st.integers(2, 7))
-def test_the_smallest_device_iterations_just_fill_an_inference_pipeline(stages: int) -> None:
-    def fills(micro_batches: int) -> bool:
-        ticks = inference_ticks("interleaved", stages, micro_batches)
-        return any(len(tick) == stages for tick in ticks)
-
-    assert fills(smallest_device_iterations(stages))
-    assert not fills(smallest_device_iterations(stages) - 1)
-
-
-@few
 @given(SCHEDULE, STAGES, MICRO_BATCHES, st.booleans())
 def test_the_bound_is_the_share_of_places_in_the_drawing_that_have_a_box(
     schedule: Schedule, stages: int, micro_batches: int, trains: bool
@@ -156,56 +140,10 @@ def test_the_bound_is_the_share_of_places_in_the_drawing_that_have_a_box(
     assert busy_share_bound(schedule, stages, micro_batches) == pytest.approx(share)
 
 
-def test_two_stages_and_sixteen_micro_batches_are_at_best_32_17ths_as_fast() -> None:
-    pipelined, sharded = (
-        busy_share_bound(schedule, 2, 16) for schedule in ("interleaved", "sequential")
-    )
-    assert pipelined / sharded == pytest.approx(2 * 16 / 17)
-
-
-def test_devices_do_their_boxes_in_the_order_of_the_ticks() -> None:
-    order = order_on_devices(training_ticks("interleaved", 2, 3), [1, 0])
-    assert {device: " ".join(box.label for box in boxes) for device, boxes in order.items()} == {
-        0: "F0 B0 F1 B1 F2 B2",
-        1: "F0 F1 B0 F2 B1 B2",
-    }
-
-
 def test_stages_on_one_device_go_back_first_and_from_the_end() -> None:
     tick = tuple(Box(stage, 5 - stage, stage in (1, 3)) for stage in range(4))
-    order = order_on_devices([tick], [0, 0, 0, 0])
-    assert [(box.stage, box.backward) for box in order[0]] == [
-        (3, True),
-        (1, True),
-        (0, False),
-        (2, False),
-    ]
-
-
-@st.composite
-def placed(draw_value: st.DrawFn) -> tuple[Schedule, list[int], int, bool]:
-    devices = draw_value(st.lists(st.integers(0, 3), min_size=1, max_size=7))
-    return draw_value(SCHEDULE), devices, draw_value(MICRO_BATCHES), draw_value(st.booleans())
-
-
-@few
-@given(placed())
-def test_devices_that_keep_to_their_order_never_wait_in_a_circle(
-    case: tuple[Schedule, list[int], int, bool],
-) -> None:
-    schedule, devices, micro_batches, trains = case
-    ticks = laid_out(schedule, len(devices), micro_batches, trains)
-    waiting = {device: list(boxes) for device, boxes in order_on_devices(ticks, devices).items()}
-    done: set[Box] = set()
-    while any(waiting.values()):
-        ready = [
-            boxes
-            for boxes in waiting.values()
-            if boxes and done.issuperset(needs(boxes[0], len(devices)))
-        ]
-        assert ready, f"no device can go on: {waiting}"
-        done.update([boxes.pop(0) for boxes in ready])
-    assert len(done) == sum(map(len, ticks))
+    order = [(box.stage, box.backward) for box in in_order(tick)]
+    assert order == [(3, True), (1, True), (0, False), (2, False)]
 
 
 def needs(box: Box, stages: int) -> list[Box]:

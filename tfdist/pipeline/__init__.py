@@ -42,24 +42,16 @@ __all__ = [
     "training_model",
 ]
 
-_HOMES = {
-    "AutoStage": "tfdist.pipeline.stages",
-    "Block": "tfdist.pipeline.blocks",
-    "DataLoader": "tfdist.pipeline.data_loader",
-    "InferenceModel": "tfdist.pipeline.models",
-    "Options": "tfdist.pipeline.options",
-    "PipelinedExecution": "tfdist.pipeline.stages",
-    "Settings": "tfdist.pipeline.settings",
-    "ShardedExecution": "tfdist.pipeline.stages",
-    "Stage": "tfdist.pipeline.stages",
-    "TrainingModel": "tfdist.pipeline.models",
-    "begin_block": "tfdist.pipeline.blocks",
-    "compute_devices": "tfdist.pipeline.devices",
-    "inference_model": "tfdist.pipeline.models",
-    "remove_blocks": "tfdist.pipeline.blocks",
-    "set_cpu_devices": "tfdist.pipeline.devices",
-    "training_model": "tfdist.pipeline.models",
+_MODULES = {
+    "blocks": ("Block", "begin_block", "remove_blocks"),
+    "data_loader": ("DataLoader",),
+    "devices": ("compute_devices", "set_cpu_devices"),
+    "models": ("InferenceModel", "TrainingModel", "inference_model", "training_model"),
+    "options": ("Options",),
+    "settings": ("Settings",),
+    "stages": ("AutoStage", "PipelinedExecution", "ShardedExecution", "Stage"),
 }
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -80,41 +80,11 @@ def inference_ticks(schedule: Schedule, num_stages: int, num_micro_batches: int)
 def in_order(tick: Tick) -> list[Box]:
     """Returns the boxes of a tick in the order for a device that does them one by one.
 
-    `order_on_devices` describes the order.
+    Backwards come first, since they free activations, from the last stage to the first. Forwards
+    follow, from the first stage to the last. Devices that keep to the order of the ticks, and to
+    this one within a tick, cannot deadlock: every box depends on boxes of earlier ticks only.
     """
     return sorted(tick, key=lambda b: (not b.backward, -b.stage if b.backward else b.stage))
-
-
-def order_on_devices(ticks: Sequence[Tick], devices: Sequence[int]) -> dict[int, list[Box]]:
-    """Returns the boxes that each device does, in the order in which it does them.
-
-    The order cannot deadlock: every box depends on boxes of earlier ticks only. Stages that share a
-    device may have boxes in the same tick. Then backwards come first, since they free activations,
-    from the last stage to the first. Forwards follow, from the first stage to the last. The devices
-    are in the order of their numbers.
-    """
-    order: dict[int, list[Box]] = {device: [] for device in sorted(set(devices))}
-    for tick in ticks:
-        for box in in_order(tick):
-            order[devices[box.stage]].append(box)
-    return order
-
-
-def activations_kept(ticks: Sequence[Tick], num_stages: int) -> list[int]:
-    """Returns for each stage the most micro-batches with activations that it keeps at once.
-
-    Activations are kept from the tick of the forward to the tick of the backward, both included. A
-    forward without a backward, as in inference, keeps none.
-    """
-    returning = {(box.stage, box.micro_batch) for tick in ticks for box in tick if box.backward}
-    kept, most = [0] * num_stages, [0] * num_stages
-    for box in (box for tick in ticks for box in tick):
-        if box.backward:
-            kept[box.stage] -= 1
-        elif (box.stage, box.micro_batch) in returning:
-            kept[box.stage] += 1
-        most[box.stage] = max(most[box.stage], kept[box.stage])
-    return most
 
 
 def smallest_accumulation(num_stages: int) -> int:
@@ -125,14 +95,6 @@ def smallest_accumulation(num_stages: int) -> int:
     forward and a backward to do.
     """
     return 2 * num_stages - 1
-
-
-def smallest_device_iterations(num_stages: int) -> int:
-    """Returns the smallest number of micro-batches that fills an inference pipeline.
-
-    It is the number of stages: each stage then has a micro-batch to work on.
-    """
-    return num_stages
 
 
 def busy_share_bound(schedule: Schedule, num_stages: int, num_micro_batches: int) -> float:

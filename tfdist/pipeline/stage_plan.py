@@ -11,7 +11,6 @@ from tfdist.cluster.tasks import did_you_mean, listed
 from tfdist.pipeline.schedule import (
     Schedule,
     smallest_accumulation,
-    smallest_device_iterations,
 )
 from tfdist.pipeline.stages import AutoStage, ExecutionStrategy, Stage, quoted
 
@@ -213,18 +212,15 @@ def _check_filling(
     num_stages: int, training: bool, gradient_accumulation: int, device_iterations: int
 ) -> None:
     """Refuses a number of micro-batches that is too small for all stages to work at once."""
-    name, found = "gradient_accumulation", gradient_accumulation
-    needed = smallest_accumulation(num_stages)
-    if not training:
-        name, found = "device_iterations", device_iterations
-        needed = smallest_device_iterations(num_stages)
+    name, found, needed, why = "device_iterations", device_iterations, num_stages, ""
+    if training:
+        name, found = "gradient_accumulation", gradient_accumulation
+        needed, why = smallest_accumulation(num_stages), f" (2 x {num_stages} - 1)"
     if found < needed:
-        count = f"{num_stages} stages needs at least {needed}"
-        if training:
-            count += f" (2 x {num_stages} - 1)"
         raise ValueError(
             f"{name} is {found}, and pipelined {'training' if training else 'inference'} with "
-            f"{count}. Write options.{name}({needed}), or use ShardedExecution."
+            f"{num_stages} stages needs at least {needed}{why}. Write options.{name}({needed}), or "
+            "use ShardedExecution."
         )
 
 

@@ -168,12 +168,6 @@ def behind_identities(op: tf.Operation) -> tf.Operation:
     return op
 
 
-def has_effect(op: tf.Operation) -> bool:
-    """Returns whether an operation must run even if no operation uses its results."""
-    is_random = "seed" in op.node_def.attr
-    return is_stateful(op) and op.type not in _STARTS_NOTHING and not is_random
-
-
 def written_handles(operations: Iterable[tf.Operation], trained: Collection[str]) -> frozenset[str]:
     """Returns the names of the handles of variables that a forward pass may change.
 
@@ -227,7 +221,11 @@ def refuse_changes_in_two_stages(
 
 def effects_of(operations: Sequence[tf.Operation]) -> tuple[tf.Operation, ...]:
     """Returns the operations that a tf.function runs even if no operation uses their results."""
-    return tuple(op for op in operations if has_effect(op))
+    return tuple(
+        op
+        for op in operations
+        if is_stateful(op) and op.type not in _STARTS_NOTHING and "seed" not in op.node_def.attr
+    )
 
 
 def stages_of_operations(
