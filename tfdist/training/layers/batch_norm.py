@@ -194,29 +194,9 @@ def batch_normalization(
     The variables have the names that `v1.layers.batch_normalization` gives them, so checkpoints
     fit. The updates of the moving averages are in the collection UPDATE_OPS.
 
-    An initializer of None is the default of `v1.layers.batch_normalization`.
-
-    Args:
-      inputs: [batch, ...].
-      axis: As in `v1.layers.batch_normalization`.
-      momentum: As in `v1.layers.batch_normalization`.
-      epsilon: As in `v1.layers.batch_normalization`.
-      center: As in `v1.layers.batch_normalization`.
-      scale: As in `v1.layers.batch_normalization`.
-      beta_initializer: As in `v1.layers.batch_normalization`.
-      gamma_initializer: As in `v1.layers.batch_normalization`.
-      moving_mean_initializer: As in `v1.layers.batch_normalization`.
-      moving_variance_initializer: As in `v1.layers.batch_normalization`.
-      beta_regularizer: As in `v1.layers.batch_normalization`.
-      gamma_regularizer: As in `v1.layers.batch_normalization`.
-      beta_constraint: As in `v1.layers.batch_normalization`.
-      gamma_constraint: As in `v1.layers.batch_normalization`.
-      training: True or False; a tensor as well if the group is one replica.
-      trainable: As in `v1.layers.batch_normalization`.
-      name: As in `v1.layers.batch_normalization`.
-      reuse: As in `v1.layers.batch_normalization`.
-      fused: Has no effect.
-      group_size: As in `BatchNormalization`.
+    The arguments are that function's, and `group_size` is that of `BatchNormalization`. `inputs` is
+    [batch, ...]. `training` is True or False; a tensor as well if the group is one replica. An
+    initializer of None is that function's default, and `fused` has no effect.
 
     Returns:
       A tensor of the shape of `inputs`.

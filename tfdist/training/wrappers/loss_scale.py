@@ -57,7 +57,8 @@ class LossScaleOptimizer(OptimizerWrapper):
     step is skipped on all workers: the global step counts it, weights and slots stay. The scale
     adapts. Its state is in the checkpoint, as `loss_scale/...`.
 
-    Take the gradients from `compute_gradients`, or compute them from `get_scaled_loss(loss)`.
+    Take the gradients from `compute_gradients`, or compute them from `get_scaled_loss(loss)`: those
+    of a loss that was not scaled are refused.
 
     Examples:
       >>> weight = tf.Variable(3.0)
@@ -143,34 +144,15 @@ class LossScaleOptimizer(OptimizerWrapper):
             for gradient in gradients
         ]
 
-    def apply_gradients(
-        self,
-        grads_and_vars: Iterable[tuple[Any, Any]],
-        global_step: Any = None,
-        name: str | None = None,
-        skip_gradients_aggregation: bool = False,
-    ) -> Any:
-        """Reduces the scaled gradients in float32, divides them by the scale, updates or skips.
+    def variables(self) -> list[Any]:
+        return [*super().variables(), *self._variables().values()]
 
-        A collective: every worker and every replica must call it, with the same variables. The
-        arguments are those of `OptimizerWrapper.apply_gradients`.
-
-        Raises:
-          ValueError: If no variable has a gradient, or the loss was not scaled.
-        """
+    def _update(self, reduced: Pairs) -> Any:
         if not self._has_scaled:
             raise ValueError(
                 f"{self.get_name()}.apply_gradients got gradients of a loss that was not scaled. "
                 "Take them from compute_gradients(loss), or from get_scaled_loss(loss)."
             )
-        return super().apply_gradients(
-            grads_and_vars, global_step, name, skip_gradients_aggregation
-        )
-
-    def variables(self) -> list[Any]:
-        return [*super().variables(), *self._variables().values()]
-
-    def _update(self, reduced: Pairs) -> Any:
         variables = self._variables()
         state = {name: variables[name].read_value() for name in self._rule.first_state()}
         step = _global_step()  # []
