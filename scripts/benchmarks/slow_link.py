@@ -6,12 +6,11 @@ Needs root, for network namespaces and a shaped link between them.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from contender import Contender, program
+from contender import Contender, program, tf_configs
 from results import Options, Part, Row, row
 from turn_taking import Running, running
 from virtual_hosts import SUBNET, HostsError, VirtualNetwork, virtual_network, why_impossible
@@ -199,21 +198,13 @@ def _computation(model: str, network: VirtualNetwork) -> Contender:
 
 
 def _over_grpc(model: str, script: str, network: VirtualNetwork, port: int) -> Contender:
-    workers = [f"{host.address}:{port}" for host in network.hosts]
     return Contender(
         name=f"{script}, gRPC",
         commands=[
             host.command(program(script, model, str(index), "grpc"))
             for index, host in enumerate(network.hosts)
         ],
-        environ=[
-            {
-                "TF_CONFIG": json.dumps(
-                    {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-                )
-            }
-            for index in range(len(workers))
-        ],
+        environ=tf_configs([f"{host.address}:{port}" for host in network.hosts]),
     )
 
 
@@ -228,14 +219,8 @@ def _over_mpi(model: str, script: str, network: VirtualNetwork, port: int) -> Co
     command = [
         mpirun,
         *mpirun_options(mpirun, is_local=False, subnet=SUBNET, kill_after_s=1.0),
-        *(
-            "--mca",
-            "plm_rsh_agent",
-            network.write_agent(),
-            "--mca",
-            "orte_tmpdir_base",
-            str(session),
-        ),
+        *("--mca", "plm_rsh_agent", network.write_agent()),
+        *("--mca", "orte_tmpdir_base", str(session)),
         *("-np", str(len(network.hosts)), "-H", ",".join(host.name for host in network.hosts)),
         *program(script, model, "0", engine),
     ]

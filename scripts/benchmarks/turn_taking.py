@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,8 @@ class Running:
         self._signal(signal.SIGCONT)
         order = json.dumps({"steps": num_steps, "watches_memory": watches_memory})
         for worker in self.workers:
-            worker.connection.sendall(f"{order}\n".encode())
+            with suppress(OSError):  # It has ended: nothing is heard from it.
+                worker.connection.sendall(f"{order}\n".encode())
         reports = [self._hear(worker, timeout_s) for worker in self.workers]
         self._signal(signal.SIGSTOP)
         return Turn(
@@ -89,6 +90,8 @@ class Running:
         worker.connection.settimeout(timeout_s)
         try:
             line = worker.lines.readline()
+        except ConnectionError:
+            line = ""
         except TimeoutError:
             raise ContenderError(
                 f"{self.contender.name}: no word for {timeout_s:.0f} s. {self.last_words()}"
@@ -110,10 +113,8 @@ class Running:
 
     def _signal(self, number: signal.Signals) -> None:
         for worker in self.workers:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(worker.pid, number)
-            except ProcessLookupError:
-                continue
 
     def kill(self) -> None:
         """Kills the workers."""
@@ -123,10 +124,8 @@ class Running:
         """Ends the workers: asks them, then stops what is left."""
         self._signal(signal.SIGCONT)
         for worker in self.workers:
-            try:
+            with suppress(OSError):
                 worker.connection.sendall(b'{"steps": 0}\n')
-            except OSError:
-                continue
         deadline_s = time.monotonic() + (END_TIMEOUT_S if self.workers else 0)
         for process in self.processes:
             try:
@@ -215,6 +214,8 @@ def _accept(run: Running, listener: socket.socket) -> None:
             continue
         connection.settimeout(START_TIMEOUT_S)
         lines = connection.makefile("r")
-        hello = json.loads(lines.readline())
+        if not (line := lines.readline()):
+            continue  # It has ended, which is said above.
+        hello = json.loads(line)
         found[hello["worker"]] = _Worker(hello["pid"], hello["parameters"], connection, lines)
     run.workers = [found[index] for index in sorted(found)]

@@ -180,6 +180,16 @@ def test_workers_are_killed_where_the_benchmark_is_interrupted() -> None:
 
 
 @pytest.mark.processes
+def test_a_worker_that_ended_between_two_turns_is_named() -> None:
+    with running(contender(GRPC, max_steps=1), (0,)) as run:
+        run.take_turn(1)
+        run.kill()
+        run.processes[0].wait()
+        with pytest.raises(ContenderError, match=f"{GRPC}: a worker ended"):
+            run.take_turn(1)
+
+
+@pytest.mark.processes
 def test_without_the_ideal_nothing_is_measured(measure: Callable[..., Part]) -> None:
     with pytest.raises(ContenderError, match=r"ideal: a worker ended.* network is down"):
         measure(contender(IDEAL, max_steps=0), contender(GRPC))

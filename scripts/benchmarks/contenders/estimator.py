@@ -31,7 +31,7 @@ def main() -> None:
         model_fn, batch = _EXAMPLES[name](worker_index)
     else:
         model_fn, batch = _small(name, worker_index)
-    import estimators
+    import keras_models as models
     import tensorflow as tf
 
     import tfdist.estimator as tfe
@@ -48,7 +48,7 @@ def main() -> None:
     estimator = tfe.Estimator(model_fn, os.path.abspath(f"model-{worker_index}"), config)
     estimator.train(
         lambda: tf.data.Dataset.from_tensors(batch).repeat(),
-        hooks=[estimators.TakeTurns(worker_index)],
+        hooks=[models.TakeTurns(worker_index)],
     )
 
 

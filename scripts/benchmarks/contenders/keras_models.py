@@ -84,6 +84,27 @@ def fit_in_turns(
     )
 
 
+class TakeTurns(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Does an Estimator's steps in turns, as this worker of the contender; then calls `end`."""
+
+    def __init__(
+        self, worker_index: int = 0, end: Callable[[Any], None] = lambda run: run.request_stop()
+    ) -> None:
+        self._worker_index = worker_index
+        self._end = end
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        # Of several replicas a variable is a list of copies; there is one in each worker.
+        shapes = [variable.shape for variable in v1.trainable_variables()]
+        num_parameters = sum(shape.num_elements() for shape in shapes)
+        self._turns = turns.Turns(self._worker_index, num_parameters)
+        self._turns.goes_on()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if not self._turns.goes_on():
+            self._end(run_context)
+
+
 def make_dataset(name: str, worker_index: int) -> tf.data.Dataset:
     """Returns one batch of the worker's, in memory, again and again."""
     if name == TINY:

@@ -38,24 +38,14 @@ def main() -> None:
     def input_fn(input_context: Any = None) -> tf.data.Dataset:
         return models.make_dataset(name, worker_index)
 
-    class TakeTurns(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-        def after_create_session(self, session: Any, coord: Any) -> None:
-            # Of several replicas a variable is a list of copies; there is one in each worker.
-            shapes = [variable.shape for variable in v1.trainable_variables()]
-            num_parameters = sum(shape.num_elements() for shape in shapes)
-            self.turns = turns.Turns(worker_index, num_parameters)
-            self.turns.goes_on()
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            if not self.turns.goes_on():
-                os._exit(0)  # No worker is in a step. At a normal end they wait for each other.
-
+    # No worker is in a step at the end of a turn. At a normal end they wait for each other.
+    hook = models.TakeTurns(worker_index, end=lambda run_context: os._exit(0))
     config = tf.estimator.RunConfig(train_distribute=strategy)
     # In the folder of this run, which the benchmark removes.
     estimator = tf.estimator.Estimator(model_fn, os.path.abspath(f"model-{worker_index}"), config)
     tf.estimator.train_and_evaluate(
         estimator,
-        tf.estimator.TrainSpec(input_fn, hooks=[TakeTurns()]),
+        tf.estimator.TrainSpec(input_fn, hooks=[hook]),
         tf.estimator.EvalSpec(input_fn, steps=1),
     )
 

@@ -45,7 +45,7 @@ def train_with_estimator(name: str, loop: str) -> None:
                 take_turns(lambda: session.run(fetches), 0)
             run_context.request_stop()
 
-    hook = estimators.TakeTurns() if loop == "estimator" else BareLoop()
+    hook = models.TakeTurns() if loop == "estimator" else BareLoop()
     with tempfile.TemporaryDirectory() as folder:
         estimator = tfe.Estimator(estimators.make_model_fn(name), folder)
         estimator.train(lambda: models.make_dataset(name, 0), hooks=[hook])

@@ -11,8 +11,7 @@ import pipeline_work as sizes
 import tensorflow as tf
 import work
 
-from tfdist.pipeline import Block, Options, Stage, TrainingModel, training_model
-from tfdist.pipeline.stages import ExecutionStrategy
+from tfdist.pipeline import Block, Options, PipelinedExecution, Stage, TrainingModel, training_model
 
 NUM_DEVICES = 4
 PLAIN_DEVICE = "/device:CPU:1"
@@ -127,7 +126,6 @@ def staged_model(
     network: Network,
     cut: Sequence[Sequence[int]],
     micro_batches: int,
-    strategy: Callable[..., ExecutionStrategy],
 ) -> TrainingModel:
     """Trains a new network, whose variables become those of the devices, in stages.
 
@@ -138,7 +136,7 @@ def staged_model(
         for index, numbers in enumerate(cut)
     ]
     options = Options().gradient_accumulation(micro_batches).output_mode("all")
-    options = options.show_progress_bar(False).execution_strategy(strategy(*stages))
+    options = options.show_progress_bar(False).execution_strategy(PipelinedExecution(*stages))
     optimizer = tf.compat.v1.train.GradientDescentOptimizer(sizes.LEARNING_RATE)
     return training_model(network, options, optimizer)
 

@@ -26,7 +26,7 @@ def main() -> None:
     import pipeline_work as works
     import tensorflow as tf
 
-    from tfdist.pipeline import PipelinedExecution, set_cpu_devices
+    from tfdist.pipeline import set_cpu_devices
 
     # A core for each device: an operation has one thread.
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -39,7 +39,7 @@ def main() -> None:
     step: Any
     if num_stages > 1:
         cut = works.cut(name, num_stages)
-        step = networks.staged_model(make_network(), cut, micro_batches, PipelinedExecution)
+        step = networks.staged_model(make_network(), cut, micro_batches)
     else:
         step = networks.plain_step(make_network, micro_batches)
     samples = works.make_samples(name, micro_batches * works.MICRO_BATCH_SIZES[name])

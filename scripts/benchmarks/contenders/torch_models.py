@@ -76,16 +76,18 @@ def _make_mlp() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(size, works.NUM_CLASSES))
 
 
-class _MeanOfWords(nn.Module):  # type: ignore[misc]
+class MeanOfWords(nn.Module):  # type: ignore[misc]
+    """The mean over a sequence: [batch, words, size] -> [batch, size]."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean(dim=1)  # [batch, words, size] -> [batch, size]
+        return x.mean(dim=1)
 
 
 def _make_embedding() -> nn.Module:
     size = works.EMBEDDING_SIZE
     return nn.Sequential(
         nn.Embedding(works.WORKS[works.EMBEDDING].vocabulary, size, sparse=True),
-        _MeanOfWords(),
+        MeanOfWords(),
         nn.Linear(size, size),
         nn.ReLU(),
         nn.Linear(size, works.NUM_CLASSES),

@@ -18,12 +18,8 @@ NUM_STAGES = 2
 
 
 def main() -> None:
-    name, micro_batches, stage, schedule = (
-        sys.argv[1],
-        int(sys.argv[2]),
-        int(sys.argv[3]),
-        sys.argv[4],
-    )
+    name, schedule = sys.argv[1], sys.argv[4]
+    micro_batches, stage = int(sys.argv[2]), int(sys.argv[3])
     turns.pin_to_own_core(stage)
     import torch
     from torch import distributed, nn
@@ -53,9 +49,8 @@ def main() -> None:
 
 def make_blocks(name: str) -> list[Any]:
     """Returns the network's blocks in their order; the last one has the classes too."""
-    import torch
     from torch import nn
-    from torch_models import encoder_layer
+    from torch_models import MeanOfWords, encoder_layer
 
     if name == works.DENSE:
         widths = [works.DENSE_FEATURES, *[works.DENSE_WIDTH] * works.DENSE_BLOCKS]
@@ -65,10 +60,6 @@ def make_blocks(name: str) -> list[Any]:
         ]
         last = nn.Linear(works.DENSE_WIDTH, works.NUM_CLASSES)
         return [*blocks[:-1], nn.Sequential(blocks[-1], last)]
-
-    class MeanOfWords(nn.Module):  # type: ignore[misc]
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.mean(dim=1)  # [batch, words, hidden] -> [batch, hidden]
 
     blocks = [encoder_layer() for _ in range(work.BERT_LAYERS)]
     last = nn.Linear(work.BERT_HIDDEN, works.NUM_CLASSES)
