@@ -25,10 +25,37 @@ def train(model: Any, options: Options, *arguments: Any) -> Any:
     return training_model(model, options)(*arguments)
 
 
-def test_too_few_micro_batches_for_the_stages(layered: Any, quiet: Quiet) -> None:
-    options = quiet(PipelinedExecution("B1", "B2", "B3"), gradient_accumulation=4)
-    with pytest.raises(ValueError, match=r"gradient_accumulation is 4.*3 stages.*at least 5 "):
-        train(layered(3), options, X, X)
+@pytest.mark.parametrize(
+    ("settings", "arguments", "error", "words"),
+    [
+        ({}, (X.tolist(), X.tolist()), TypeError, r"got single numbers.* array of it with np.arr"),
+        ({}, (X, X[:6]), ValueError, r"\(12, 6\) and \(6, 6\)"),
+        (
+            {"device_iterations": 2, "replication_factor": 2},
+            (X[:10], X[:10]),
+            ValueError,
+            r"10 samples.*12 micro-batches.*device_iterations 2.*gradient_accumulation 3.*12",
+        ),
+        (
+            {"replication_factor": 12},
+            (np.ones([36, 6], "f"), np.ones([36, 6], "f")),
+            ValueError,
+            r"24 devices.*12 replicas.*but there are 8",
+        ),
+        (
+            {"gradient_accumulation": 2},
+            (X, X),
+            ValueError,
+            r"gradient_accumulation is 2.*2 stages.*at least 3 ",
+        ),
+    ],
+)
+def test_samples_and_options_that_do_not_fit(
+    layered: Any, quiet: Quiet, settings: Any, arguments: Any, error: Any, words: str
+) -> None:
+    options = quiet(TWO, **{"gradient_accumulation": 3, **settings})
+    with pytest.raises(error, match=words):
+        train(layered(2), options, *arguments)
 
 
 def test_too_few_iterations_for_the_stages_in_inference(layered: Any, quiet: Quiet) -> None:
@@ -41,11 +68,6 @@ def test_gradient_accumulation_in_inference(layered: Any, quiet: Quiet) -> None:
     words = r"is 3, and must be 1.*clone\(\).gradient_accumulation\(1\), with device_iterations"
     with pytest.raises(ValueError, match=words):
         inference_model(layered(2), quiet(TWO, gradient_accumulation=3))
-
-
-def test_lists_instead_of_arrays(layered: Any, quiet: Quiet) -> None:
-    with pytest.raises(TypeError, match=r"got single numbers.* array of it with np.array"):
-        train(layered(2), quiet(TWO, gradient_accumulation=3), X.tolist(), X.tolist())
 
 
 def two_blocks(
@@ -136,29 +158,11 @@ def test_a_block_inside_a_function_of_its_own(quiet: Quiet) -> None:
         train(model, quiet(PipelinedExecution("B1", "B2", "B3"), gradient_accumulation=5), X[:10])
 
 
-def test_samples_that_do_not_split(layered: Any, quiet: Quiet) -> None:
-    options = quiet(TWO, gradient_accumulation=3, device_iterations=2, replication_factor=2)
-    expected = r"10 samples.*12 micro-batches.*device_iterations 2.*gradient_accumulation 3.*12"
-    with pytest.raises(ValueError, match=expected):
-        train(layered(2), options, X[:10], X[:10])
-
-
-def test_arguments_with_unlike_numbers_of_samples(layered: Any, quiet: Quiet) -> None:
-    with pytest.raises(ValueError, match=r"\(12, 6\) and \(6, 6\)"):
-        train(layered(2), quiet(TWO, gradient_accumulation=3), X, X[:6])
-
-
 def test_options_changed_after_use(layered: Any, quiet: Quiet) -> None:
     options = quiet(TWO, gradient_accumulation=3)
     training_model(layered(2), options)
     with pytest.raises(AttributeError, match=r"clone\(\)"):
         options.gradient_accumulation(4)
-
-
-def test_more_replicas_than_devices(layered: Any, quiet: Quiet) -> None:
-    options = quiet(TWO, gradient_accumulation=3, replication_factor=12)
-    with pytest.raises(ValueError, match=r"24 devices.*12 replicas.*but there are 8"):
-        train(layered(2), options, np.ones([36, 6], "f"), np.ones([36, 6], "f"))
 
 
 @pytest.mark.parametrize(

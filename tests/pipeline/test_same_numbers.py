@@ -16,7 +16,6 @@ from tfdist.pipeline import (
     Block,
     Options,
     PipelinedExecution,
-    ShardedExecution,
     training_model,
 )
 
@@ -396,14 +395,10 @@ def total(parts: Sequence[Any], scale: float) -> Any:
 
 
 def train_in_pipeline(
-    case: Case, arguments: tuple[Any, ...], options: Options, schedule: str
+    case: Case, arguments: tuple[Any, ...], options: Options, schedule: Any
 ) -> list[Any]:
     names = [f"B{stage + 1}" for stage in range(case.num_stages)]
-    strategy: Any = (
-        ShardedExecution(*names)
-        if schedule == "sequential"
-        else PipelinedExecution(*names, schedule=schedule)
-    )
+    strategy = PipelinedExecution(*names, schedule=schedule)
     options = options.output_mode("all").show_progress_bar(False).execution_strategy(strategy)
     train = training_model(case.model, options, case.optimizer)
     size = len(tf.nest.flatten(arguments)[0]) // CALLS

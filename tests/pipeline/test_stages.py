@@ -165,32 +165,51 @@ def test_a_planned_stage_is_named_by_its_blocks_in_the_models_order() -> None:
     assert [stage.name for stage in stages] == ["B1+B2", "B3+B4"]
 
 
-def test_a_stages_own_device_goes_before_its_blocks_and_these_before_its_number() -> None:
-    blocks = found(("B1", 5), ("B2", 6), "B3")
-    strategy = PipelinedExecution(Stage("B1").device(4), "B2", "B3")
-    assert plan_stages(strategy, blocks) == planned(("B1", 4), ("B2", 6), ("B3", 2))
-
-
-def test_a_block_without_a_device_follows_the_others_of_its_stage() -> None:
-    blocks = found("B1", ("B2", 3), ("B3", 0))
-    strategy = PipelinedExecution(["B1", "B2"], "B3")
-    assert plan_stages(strategy, blocks) == planned(("B1+B2", 3), ("B3", 0))
-
-
-def test_neighbours_on_one_device_become_one_stage() -> None:
-    strategy = PipelinedExecution(Stage("B1").device(0), Stage("B2").device(0), ["B3", "B4"])
-    assert plan_stages(strategy, FOUR) == planned(("B1+B2", 0), ("B3+B4", 2))
-
-
-def test_a_device_may_come_again_later() -> None:
-    ends = [Stage("B1").device(0), Stage("B2", "B3").device(1), Stage("B4").device(0)]
-    stages = plan_stages(PipelinedExecution(*ends), FOUR)
-    assert stages == planned(("B1", 0), ("B2+B3", 1), ("B4", 0))
-
-
-def test_blocks_with_the_same_device_form_a_stage() -> None:
-    blocks = found(("B1", 1), ("B2", 1), ("B3", 0))
-    assert plan_stages(PipelinedExecution(), blocks) == planned(("B1+B2", 1), ("B3", 0))
+@pytest.mark.parametrize(
+    ("strategy", "blocks", "stages"),
+    [
+        pytest.param(
+            PipelinedExecution(Stage("B1").device(4), "B2", "B3"),
+            found(("B1", 5), ("B2", 6), "B3"),
+            planned(("B1", 4), ("B2", 6), ("B3", 2)),
+            id="a stage's own device goes before its blocks', and these before its number",
+        ),
+        pytest.param(
+            PipelinedExecution(["B1", "B2"], "B3"),
+            found("B1", ("B2", 3), ("B3", 0)),
+            planned(("B1+B2", 3), ("B3", 0)),
+            id="a block without a device follows the others of its stage",
+        ),
+        pytest.param(
+            PipelinedExecution(Stage("B1").device(0), Stage("B2").device(0), ["B3", "B4"]),
+            FOUR,
+            planned(("B1+B2", 0), ("B3+B4", 2)),
+            id="neighbours on one device become one stage",
+        ),
+        pytest.param(
+            PipelinedExecution(Stage("B4", "B1").device(0), Stage("B3", "B2").device(0)),
+            FOUR,
+            planned(("B1+B2+B3+B4", 0)),
+            id="on one device the order of stages does not matter",
+        ),
+        pytest.param(
+            PipelinedExecution(*(Stage(f"B{n}").device(n % 2) for n in range(1, 5))),
+            FOUR,
+            planned(("B1", 1), ("B2", 0), ("B3", 1), ("B4", 0)),
+            id="a device may come again later",
+        ),
+        pytest.param(
+            PipelinedExecution(),
+            found(("B1", 1), ("B2", 1), ("B3", 0)),
+            planned(("B1+B2", 1), ("B3", 0)),
+            id="blocks with the same device form a stage",
+        ),
+    ],
+)
+def test_the_plan_has_the_stages_in_the_order_of_the_forward_pass(
+    strategy: PipelinedExecution, blocks: list[FoundBlock], stages: tuple[PlannedStage, ...]
+) -> None:
+    assert plan_stages(strategy, blocks) == stages
 
 
 def test_by_auto_increment_each_block_is_a_stage_unless_it_names_the_device_of_the_one_before() -> (
@@ -202,64 +221,51 @@ def test_by_auto_increment_each_block_is_a_stage_unless_it_names_the_device_of_t
     )
 
 
-def test_a_block_in_no_stage_is_refused() -> None:
-    words = 'block "B4" of the model is in no stage; the stages have "B1", "B2" and "B3"'
-    with pytest.raises(ValueError, match=words):
-        plan_stages(PipelinedExecution("B1", "B2", "B3"), FOUR)
-    with pytest.raises(ValueError, match=r'"B1" of the model.*Did you mean "b1"'):
-        plan_stages(PipelinedExecution("b1", "B2", "B3", "B4"), FOUR)
-
-
-def test_a_block_that_the_model_does_not_have_is_refused() -> None:
-    words = 'block "B5" of the stages is not in the model, whose forward pass enters "B1"'
-    with pytest.raises(ValueError, match=words):
-        plan_stages(PipelinedExecution("B1", "B2", "B3", ["B4", "B5"]), FOUR)
-
-
-def test_a_model_without_blocks_is_refused() -> None:
-    with pytest.raises(ValueError, match=r'has no block.*Write `with Block\("B1"\):`'):
-        plan_stages(PipelinedExecution(INCREMENT), [])
-
-
-def test_a_block_without_a_device_is_refused_where_devices_make_the_stages() -> None:
-    words = (
-        r'block "B2" names no device.*SAME_AS_DEVICE.*Write Block\("B2", device=0\), or '
-        r'.*PipelinedExecution\("B1", "B2"\)'
-    )
-    with pytest.raises(ValueError, match=words):
-        plan_stages(PipelinedExecution(), found(("B1", 0), "B2"))
-
-
-def test_blocks_of_one_stage_that_name_different_devices_are_refused() -> None:
-    words = r'"B1" on 0 and "B2" on 1. Write Stage\("B1", "B2"\).device\(0\), or make two'
-    with pytest.raises(ValueError, match=words):
-        plan_stages(PipelinedExecution(["B1", "B2"]), found(("B1", 0), ("B2", 1)))
-
-
-def test_stages_in_another_order_than_the_forward_pass_are_refused() -> None:
-    words = r'Stage\("B2"\) is listed before Stage\("B1"\), but the forward pass meets "B1" and'
-    with pytest.raises(ValueError, match=words):
-        plan_stages(PipelinedExecution("B2", "B1"), found("B1", "B2"))
+_IN_PIECES = (
+    'is in pieces: the forward pass meets "B1", "B2" and "B3".*Make "B3" a stage of its own'
+)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "blocks"),
+    ("strategy", "blocks", "words"),
     [
-        (PipelinedExecution(["B1", "B3"], "B2"), found("B1", "B2", "B3")),
-        (PipelinedExecution(SAME), found(("B1", 0), ("B2", 1), ("B3", 0))),
+        (
+            PipelinedExecution("B1", "B2", "B3"),
+            FOUR,
+            'block "B4" of the model is in no stage; the stages have "B1", "B2" and "B3"',
+        ),
+        (PipelinedExecution("b1", "B2", "B3", "B4"), FOUR, r'"B1" of the model.*Did you mean "b1"'),
+        (
+            PipelinedExecution("B1", "B2", "B3", ["B4", "B5"]),
+            FOUR,
+            'block "B5" of the stages is not in the model, whose forward pass enters "B1"',
+        ),
+        (PipelinedExecution(INCREMENT), [], r'has no block.*Write `with Block\("B1"\):`'),
+        (
+            PipelinedExecution(),
+            found(("B1", 0), "B2"),
+            r'block "B2" names no device.*SAME_AS_DEVICE.*Write Block\("B2", device=0\), or '
+            r'.*PipelinedExecution\("B1", "B2"\)',
+        ),
+        (
+            PipelinedExecution(["B1", "B2"]),
+            found(("B1", 0), ("B2", 1)),
+            r'"B1" on 0 and "B2" on 1. Write Stage\("B1", "B2"\).device\(0\), or make two',
+        ),
+        (
+            PipelinedExecution("B2", "B1"),
+            found("B1", "B2"),
+            r'Stage\("B2"\) is listed before Stage\("B1"\), but the forward pass meets "B1" and',
+        ),
+        (PipelinedExecution(["B1", "B3"], "B2"), found("B1", "B2", "B3"), _IN_PIECES),
+        (PipelinedExecution(SAME), found(("B1", 0), ("B2", 1), ("B3", 0)), _IN_PIECES),
     ],
 )
-def test_a_stage_in_pieces_is_refused(
-    strategy: PipelinedExecution, blocks: list[FoundBlock]
+def test_stages_that_do_not_fit_the_models_blocks_are_refused(
+    strategy: PipelinedExecution, blocks: list[FoundBlock], words: str
 ) -> None:
-    words = 'is in pieces: the forward pass meets "B1", "B2" and "B3".*Make "B3" a stage of its own'
     with pytest.raises(ValueError, match=words):
         plan_stages(strategy, blocks)
-
-
-def test_on_one_device_the_order_of_stages_does_not_matter() -> None:
-    strategy = PipelinedExecution(Stage("B4", "B1").device(0), Stage("B3", "B2").device(0))
-    assert plan_stages(strategy, FOUR) == planned(("B1+B2+B3+B4", 0))
 
 
 def test_replicas_have_devices_one_after_the_other() -> None:

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies import LocalStrategy
+
 
 def _take(
     optimizer: Any,
@@ -41,6 +43,35 @@ def _take(
 def take() -> Callable[..., dict[str, Any]]:
     """Takes steps with an optimizer; returns the values of all variables by name."""
     return _take
+
+
+@pytest.fixture
+def take_on_replicas() -> Callable[..., tuple[list[Any], int]]:
+    """Takes steps on two replicas, with gradients (3, 0) and (0, 4) of a weight of zeros.
+
+    Returns the weight after each step, and the global step at the end.
+    """
+
+    def take_on_replicas(make: Callable[[], Any], steps: int = 1) -> tuple[list[Any], int]:
+        strategy = LocalStrategy(num_replicas=2)
+        with tf.Graph().as_default(), strategy.scope():
+            weight = v1.get_variable("w", initializer=tf.zeros([2]))
+            step, optimizer = v1.train.create_global_step(), make()
+
+            def replica() -> Any:
+                own = strategy.extended.replica_in_worker()
+                gradient = tf.constant([[3.0, 0.0], [0.0, 4.0]][own])
+                return optimizer.apply_gradients([(gradient, weight)], global_step=step)
+
+            update, found = strategy.experimental_local_results(strategy.run(replica)), []
+            with v1.Session(config=strategy.update_config_proto(v1.ConfigProto())) as session:
+                session.run(v1.global_variables_initializer())
+                for _ in range(steps):
+                    session.run(update)
+                    found.append(session.run(weight))
+                return found, int(session.run(step))
+
+    return take_on_replicas
 
 
 @pytest.fixture

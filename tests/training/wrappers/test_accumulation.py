@@ -9,7 +9,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.strategies import LocalStrategy
 from tfdist.training import (
     SGD,
     ClippedOptimizer,
@@ -82,25 +81,11 @@ def test_a_sparse_gradient_keeps_the_rows_of_all_micro_batches() -> None:
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
-def test_replicas_are_reduced_before_they_are_added() -> None:
-    strategy = LocalStrategy(num_replicas=2)
-    with tf.Graph().as_default(), strategy.scope():
-        weight = v1.get_variable("w", initializer=tf.zeros([2]))
-        step = v1.train.create_global_step()
-        optimizer = GradientAccumulationOptimizer(ClippedOptimizer(SGD(1.0), 2.5), 2)
-
-        def replica() -> Any:
-            own = strategy.extended.replica_in_worker()
-            gradient = tf.constant([[3.0, 0.0], [0.0, 4.0]][own])
-            return optimizer.apply_gradients([(gradient, weight)], global_step=step)
-
-        update = strategy.experimental_local_results(strategy.run(replica))
-        with v1.Session(config=strategy.update_config_proto(v1.ConfigProto())) as session:
-            session.run(v1.global_variables_initializer())
-            for expected in ([0.0, 0.0], [-1.5, -2.0]):  # Norm 5, clipped to 2.5.
-                session.run(update)
-                np.testing.assert_allclose(session.run(weight), expected, atol=1e-6)
-            assert session.run(step) == 1
+def test_replicas_are_reduced_before_they_are_added(take_on_replicas: Any) -> None:
+    clipped = ClippedOptimizer(SGD(1.0), 2.5)
+    found, step = take_on_replicas(lambda: GradientAccumulationOptimizer(clipped, 2), steps=2)
+    np.testing.assert_allclose(found, [[0.0, 0.0], [-1.5, -2.0]], atol=1e-6)  # Norm 5, clipped.
+    assert step == 1
 
 
 def _estimator(folder: Path) -> tfe.Estimator:

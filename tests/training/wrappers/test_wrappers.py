@@ -8,7 +8,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.strategies import LocalStrategy
 from tfdist.training import LAMB, SGD, ClippedOptimizer, DistributedOptimizer
 
 
@@ -68,29 +67,13 @@ def test_rows_that_stand_twice_count_as_their_sum() -> None:
 
 @pytest.mark.parametrize("kind", ["v1", "tfdist", "keras", "never reduces"])
 @pytest.mark.parametrize("wrapper", [ClippedOptimizer, DistributedOptimizer])
-def test_replicas_get_the_reduced_gradient_once(wrapper: Any, kind: str) -> None:
-    """Gradients (3, 0) and (0, 4) of two replicas: clipped by the norm of their sum, 5."""
-    strategy = LocalStrategy(num_replicas=2)
-    with tf.Graph().as_default(), strategy.scope():
-        weight = v1.get_variable("w", initializer=tf.zeros([2]))
-        step = v1.train.create_global_step()
-        optimizer = wrapper(_inner(kind))
-
-        def replica() -> Any:
-            own = strategy.extended.replica_in_worker()
-            gradient = tf.constant([[3.0, 0.0], [0.0, 4.0]][own])
-            return optimizer.apply_gradients([(gradient, weight)], global_step=step)
-
-        update = strategy.experimental_local_results(strategy.run(replica))
-        config = strategy.update_config_proto(v1.ConfigProto())
-        with v1.Session(config=config) as session:
-            session.run(v1.global_variables_initializer())
-            session.run(update)
-            divisor = 5.0 if wrapper is ClippedOptimizer else 1.0
-            np.testing.assert_allclose(
-                session.run(weight), np.array([-1.5, -2.0]) / divisor, atol=1e-6
-            )
-            assert session.run(step) == 1
+def test_replicas_get_the_reduced_gradient_once(
+    take_on_replicas: Any, wrapper: Any, kind: str
+) -> None:
+    found, step = take_on_replicas(lambda: wrapper(_inner(kind)))
+    divisor = 5.0 if wrapper is ClippedOptimizer else 1.0  # The norm of the sum.
+    np.testing.assert_allclose(found, [np.array([-1.5, -2.0]) / divisor], atol=1e-6)
+    assert step == 1
 
 
 def test_slots_and_gradients_are_those_of_the_wrapped_optimizer() -> None:
