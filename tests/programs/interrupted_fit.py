@@ -2,10 +2,12 @@
 
 import importlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tfdist.strategies import LocalStrategy
@@ -29,6 +31,14 @@ INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
     "of_unknown_length": lambda: {"x": shuffled().unbatch().batch(5)},
     "arrays": lambda: {"x": X, "y": Y, "batch_size": 5},
 }
+
+
+@cache
+def undisturbed(library: str, name: str = "shuffled", **options: Any) -> Any:
+    """Returns the weights after a `fit` without interruptions, backups and snapshots."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TFDIST_SNAPSHOT_STEPS", raising=False)
+        return fit(library, None, INPUTS[name], **options)
 
 
 def fit(

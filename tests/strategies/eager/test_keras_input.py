@@ -4,74 +4,46 @@ In this process an interruption is an error that a callback raises, in front of 
 """
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import interrupted_fit
 import pytest
-from interrupted_fit import INPUTS, shuffled
+from interrupted_fit import INPUTS, shuffled, undisturbed
 
 from tfdist.strategies.eager.keras_input import InputTooShortError
 
-LIBRARIES = ["keras", "tf_keras"]
-
-Fit = Callable[..., Any]
+Fit = partial[Any]
 
 
-@pytest.fixture(params=LIBRARIES)
+@pytest.fixture(params=["keras", "tf_keras"])
 def fit(request: pytest.FixtureRequest) -> Fit:
     """Trains with a backup in a folder, and returns the weights; or an error ends it."""
     return partial(interrupted_fit.fit, request.param)
 
 
-@pytest.fixture
-def undisturbed(
-    fit: Fit, known: dict[Any, Any], request: pytest.FixtureRequest, tmp_path: Path
-) -> Callable[..., Any]:
-    """Returns the weights after a `fit` without an interruption; made once for each input."""
-
-    def undisturbed(name: str = "shuffled", **options: Any) -> Any:
-        key = (request.node.callspec.params["fit"], name, *options.items())
-        if key not in known:
-            known[key] = fit(tmp_path / "undisturbed", INPUTS[name], **options)
-        return known[key]
-
-    return undisturbed
-
-
-@pytest.fixture(scope="module")
-def known() -> dict[Any, Any]:
-    return {}
-
-
 @pytest.mark.parametrize("name", INPUTS)
-def test_two_interruptions_change_no_bit(
-    fit: Fit, undisturbed: Any, name: str, tmp_path: Path
-) -> None:
+def test_two_interruptions_change_no_bit(fit: Fit, name: str, tmp_path: Path) -> None:
     folder = tmp_path / "interrupted"
     fit(folder, INPUTS[name], after=13)  # In epoch 1, with a backup after 4 of its steps.
     fit(folder, INPUTS[name], after=5)  # In epoch 2, with a backup after 7 of epoch 1.
-    assert fit(folder, INPUTS[name]) == undisturbed(name)
+    assert fit(folder, INPUTS[name]) == undisturbed(*fit.args, name)
     assert not folder.exists() or not list(folder.rglob("input.json"))
 
 
-def test_two_replicas_go_on_together_with_the_statistics_of_both(
-    fit: Fit, undisturbed: Any, tmp_path: Path
-) -> None:
+def test_two_replicas_go_on_together_with_the_statistics_of_both(fit: Fit, tmp_path: Path) -> None:
+    """Each backup makes the statistics equal, so both trainings have the same ones."""
     options = {"num_replicas": 2, "has_norm": True}
     fit(tmp_path / "interrupted", INPUTS["shuffled"], after=13, **options)
     resumed = fit(tmp_path / "interrupted", INPUTS["shuffled"], **options)
-    assert resumed == undisturbed(**options)
+    assert resumed == fit(tmp_path / "undisturbed", INPUTS["shuffled"], **options)
 
 
-def test_backups_of_whole_epochs_go_on_with_the_next_ones_order(
-    fit: Fit, undisturbed: Any, tmp_path: Path
-) -> None:
+def test_backups_of_whole_epochs_go_on_with_the_next_ones_order(fit: Fit, tmp_path: Path) -> None:
     fit(tmp_path / "interrupted", INPUTS["shuffled"], save_freq="epoch", after=20)
     resumed = fit(tmp_path / "interrupted", INPUTS["shuffled"], save_freq="epoch")
-    assert resumed == undisturbed()
+    assert resumed == undisturbed(*fit.args)
 
 
 def one_step_less(positions: list[dict[str, int]]) -> list[dict[str, int]]:
@@ -88,7 +60,7 @@ def one_of_an_unfinished_backup(positions: list[dict[str, int]]) -> list[dict[st
     ("change", "is_equal"), [(one_step_less, False), (one_of_an_unfinished_backup, True)]
 )
 def test_the_position_counts_that_was_written_with_the_backup(
-    fit: Fit, undisturbed: Any, tmp_path: Path, change: Any, is_equal: bool
+    fit: Fit, tmp_path: Path, change: Any, is_equal: bool
 ) -> None:
     folder = tmp_path / "interrupted"
     fit(folder, INPUTS["shuffled"], after=13)
@@ -99,7 +71,7 @@ def test_the_position_counts_that_was_written_with_the_backup(
         (1, 1, 9),
     ]
     file.write_text(json.dumps(change(positions)))
-    assert (fit(folder, INPUTS["shuffled"]) == undisturbed()) == is_equal
+    assert (fit(folder, INPUTS["shuffled"]) == undisturbed(*fit.args)) == is_equal
 
 
 @pytest.mark.parametrize("fit", ["keras"], indirect=True)

@@ -6,18 +6,18 @@ An interruption is an error that a callback raises.
 import os
 import shutil
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import interrupted_fit
 import pytest
-from interrupted_fit import INPUTS, STEPS, shuffled
+from interrupted_fit import INPUTS, STEPS, shuffled, undisturbed
 
 from tfdist.process.snapshot_folders import folder_of_host, name_for
 from tfdist.strategies.saving.background_writes import BackgroundWrites
 
-Fit = Callable[..., Any]
+Fit = partial[Any]
 
 
 @pytest.fixture(autouse=True)
@@ -44,18 +44,6 @@ def fit(request: pytest.FixtureRequest, tmp_path: Path) -> Fit:
     return partial(interrupted_fit.fit, request.param, **options)
 
 
-def _undisturbed(fit: Any, name: str, **options: Any) -> Any:
-    """Returns the weights after a `fit` without interruptions and snapshots."""
-    return _weights_of(*fit.args, name, **options)
-
-
-@cache
-def _weights_of(library: str, name: str, **options: Any) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("TFDIST_SNAPSHOT_STEPS")
-        return interrupted_fit.fit(library, None, INPUTS[name], **options)
-
-
 only_keras = pytest.mark.parametrize("fit", ["keras"], indirect=True)
 
 
@@ -78,7 +66,7 @@ def test_a_fit_goes_on_from_its_newest_snapshot_which_is_removed_at_the_end(
     assert "Going on in epoch 2 after 4 of its steps: " in said
     (newer,) = here()
     assert newer > newest
-    assert fit(make_input=INPUTS[name]) == _undisturbed(fit, name)
+    assert fit(make_input=INPUTS[name]) == undisturbed(*fit.args, name)
     assert not list(memory.iterdir())
 
 
@@ -97,7 +85,7 @@ def test_a_snapshot_after_an_epochs_last_step_keeps_what_the_epochs_end_changes(
     fit(after=STEPS + 1, **options)
     resumed = fit(**options)
     assert "Going on from the snapshot of step " in capfd.readouterr().err
-    assert resumed == _undisturbed(fit, name, decay=0.5)
+    assert resumed == undisturbed(*fit.args, name, decay=0.5)
 
 
 @only_keras
@@ -111,14 +99,14 @@ def test_a_snapshot_has_the_values_of_its_step_however_late_it_is_written(
         fit(make_input=INPUTS["shuffled"], after=14)  # That of step 12 is written at the end.
     resumed = fit(make_input=INPUTS["shuffled"])
     assert "Going on from the snapshot of step 12" in capfd.readouterr().err
-    assert resumed == _undisturbed(fit, "shuffled")
+    assert resumed == undisturbed(*fit.args, "shuffled")
 
 
 @only_keras
 def test_two_replicas_go_on_together(fit: Fit) -> None:
     fit(make_input=INPUTS["shuffled"], num_replicas=2, after=14)
     resumed = fit(make_input=INPUTS["shuffled"], num_replicas=2)
-    assert resumed == _undisturbed(fit, "shuffled", num_replicas=2)
+    assert resumed == undisturbed(*fit.args, "shuffled", num_replicas=2)
 
 
 @only_keras
