@@ -1,5 +1,6 @@
 """The command `tfdist`: its start, its sub-commands and its exit codes."""
 
+import errno
 import json
 import os
 import subprocess
@@ -97,16 +98,27 @@ def test_other_commands_get_their_arguments(name: str, replace_command: Replace)
     assert main([name, "--deep", "5"]) == 5
 
 
-@pytest.mark.parametrize("error", [UsageError, ClusterError])
-def test_every_refusal_is_one_line_with_exit_code_2(
-    error: type[Exception], replace_command: Replace, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UsageError("the ports are taken"), 2, "tfdist run: error: the ports are taken\n"),
+        (ClusterError("the ports are taken"), 2, "tfdist run: error: the ports are taken\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_a_refusal_is_one_line_and_ctrl_c_none(
+    error: BaseException,
+    code: int,
+    said: str,
+    replace_command: Replace,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def run(options: RunOptions) -> int:
-        raise error("the ports are taken")
+        raise error
 
     replace_command("run", run)
-    assert main(["run", "sleep", "1"]) == 2
-    assert capsys.readouterr() == ("", "tfdist run: error: the ports are taken\n")
+    assert main(["run", "sleep", "1"]) == code
+    assert capsys.readouterr() == ("", said)
 
 
 @pytest.mark.processes
@@ -127,15 +139,16 @@ def test_a_stdout_that_cannot_be_written_gives_no_stack(words: list[str]) -> Non
     assert ends == [(141, ""), (1, why)]
 
 
-def test_ctrl_c_ends_without_a_stack(
-    replace_command: Replace, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("capfd")  # With it stdout is a file.
+def test_a_broken_pipe_that_is_not_stdout_is_an_error_like_any_other(
+    replace_command: Replace,
 ) -> None:
     def run(options: RunOptions) -> int:
-        raise KeyboardInterrupt
+        raise BrokenPipeError(errno.EPIPE, "of another program")
 
     replace_command("run", run)
-    assert main(["run", "sleep", "1"]) == 130
-    assert capsys.readouterr() == ("", "")
+    with pytest.raises(BrokenPipeError):
+        main(["run", "sleep", "1"])
 
 
 @pytest.mark.parametrize("name", ["run", "slurm", "kubernetes", "horovod", "doctor"])

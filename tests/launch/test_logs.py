@@ -97,6 +97,7 @@ def test_lines_are_followed_until_the_run_ends(folder: Path) -> None:
 
 
 def test_running_runs_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / NEW / "latest.log").symlink_to("gone")
     assert main(["status"]) == 0
     assert capsys.readouterr().out == "There is no running run in tfdist-logs.\n"
     with kept_from_pruning(folder / NEW):

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
+        if not _is_of_stdout(error):
             raise
         # Otherwise the text that is left would be written, and fail, again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -73,6 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 128 + signal.SIGPIPE
         print(f"tfdist: stdout cannot be written: {error.strerror}", file=sys.stderr)
         return 1
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Returns whether stdout is a pipe without a reader, or a file on a full disk."""
+    if error.filename is not None or not isinstance(sys.stdout, io.TextIOWrapper):
+        return False
+    mode = os.fstat(sys.stdout.fileno()).st_mode
+    is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+    return error.errno == (errno.EPIPE if is_pipe else errno.ENOSPC)
 
 
 def _call(words: Sequence[str]) -> int:

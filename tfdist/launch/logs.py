@@ -174,8 +174,8 @@ def table(runs: Sequence[Path], now_s: float) -> list[str]:
     """Returns the lines of a table of runs."""
     rows = [("RUN", "STATE", "WORKERS", "LAST OUTPUT", "")]
     for run in runs:
-        logs = sorted(run.glob("*.log"), key=lambda path: path.stat().st_mtime)
-        age_s = max(0.0, now_s - logs[-1].stat().st_mtime) if logs else 0.0
+        changed_s = [log.stat().st_mtime for log in run.glob("*.log") if log.exists()]
+        age_s = max(0.0, now_s - max(changed_s, default=now_s))
         workers = str(len(list(run.glob("worker-*.log"))))
         state = "running" if is_running(run) else "ended"
         rows.append((run.name, state, workers, _age(age_s), last_line(run / "worker-0.log")))
