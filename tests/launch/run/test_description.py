@@ -80,72 +80,61 @@ def test_16_replicas_in_one_instance_have_the_original_shape() -> None:
     assert topology_table(make_plan(replicas=16, num_ilds=1), 100) == SIXTEEN_REPLICAS
 
 
+def rows(width: int, **facts: Any) -> list[str]:
+    """Returns the lines of a plan's table with names and numbers."""
+    return topology_table(make_plan(**facts), width).splitlines()[3:-1:2]
+
+
 def test_an_instance_spans_its_replicas_and_a_host_its_instances() -> None:
-    table = topology_table(make_plan(hosts=("node1", "node2"), instances=2, replicas=2), 80)
-    assert table.splitlines() == [
-        " ===========================================",
-        "|              tfdist topology              |",
-        "|===========================================|",
+    assert rows(80, hosts=("node1", "node2"), instances=2, replicas=2) == [
         "| hosts     |     node1     |     node2     |",
-        "|-----------|-------------------------------|",
         "| instances |   0   |   1   |   2   |   3   |",
-        "|-----------|-------------------------------|",
         "| replicas  | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |",
-        " -------------------------------------------",
     ]
 
 
 def test_one_worker_has_a_table_as_wide_as_its_title() -> None:
-    assert topology_table(make_plan(hosts=("a",)), 80).splitlines() == [
+    assert topology_table(make_plan(hosts=("a",)), 80).splitlines()[:4] == [
         " =================",
         "| tfdist topology |",
         "|=================|",
         "| hosts     |  a  |",
-        "|-----------|-----|",
-        "| instances |  0  |",
-        "|-----------|-----|",
-        "| replicas  |  0  |",
-        " -----------------",
     ]
 
 
 def test_64_workers_on_8_hosts_are_ranges_at_80_columns() -> None:
-    hosts = tuple(f"node{number}" for number in range(8))
-    assert topology_table(make_plan(hosts=hosts, instances=8), 80).splitlines()[3:] == [
+    assert rows(80, hosts=tuple(f"node{number}" for number in range(8)), instances=8) == [
         "| hosts     | node0 | node1 | node2 | node3 | node4 | node5 | node6 | node7 |",
-        "|-----------|---------------------------------------------------------------|",
         "| instances |  0-7  |  8-15 | 16-23 | 24-31 | 32-39 | 40-47 | 48-55 | 56-63 |",
-        "|-----------|---------------------------------------------------------------|",
         "| replicas  |  0-7  |  8-15 | 16-23 | 24-31 | 32-39 | 40-47 | 48-55 | 56-63 |",
-        " ---------------------------------------------------------------------------",
     ]
 
 
 def test_hosts_that_do_not_fit_are_counted() -> None:
     hosts = tuple(f"node-{number:03}.cluster.example.com" for number in range(100))
-    assert topology_table(make_plan(hosts=hosts, instances=2), 60).splitlines()[3:] == [
+    assert rows(60, hosts=hosts, instances=2) == [
         "| hosts     | node-000 | node-001 | 97 more  | node-099 |",
-        "|-----------|-------------------------------------------|",
         "| instances |   0-1    |   2-3    |   ...    | 198-199  |",
-        "|-----------|-------------------------------------------|",
         "| replicas  |   0-1    |   2-3    |   ...    | 198-199  |",
-        " -------------------------------------------------------",
     ]
 
 
 def test_a_very_narrow_terminal_gets_one_column() -> None:
     hosts = tuple(f"10.0.0.{number}" for number in range(3))
-    table = topology_table(make_plan(hosts=hosts, instances=5, num_ilds=1), 40)
-    assert "| hosts     | 3 hosts |" in table
-    assert "| instances |   0-14  |" in table
-    assert "| ILDs      |    0    |" in table
+    assert rows(40, hosts=hosts, instances=5, num_ilds=1) == [
+        "| hosts     | 3 hosts |",
+        "| ILDs      |    0    |",
+        "| instances |   0-14  |",
+        "| replicas  |   0-14  |",
+    ]
 
 
 def test_many_replicas_of_an_instance_are_a_range() -> None:
-    table = topology_table(make_plan(instances=2, replicas=64, num_ilds=2), 80)
-    assert "| ILDs      |   0    |   1    |" in table
-    assert "| instances |   0    |   1    |" in table
-    assert "| replicas  |  0-63  | 64-127 |" in table
+    assert rows(80, instances=2, replicas=64, num_ilds=2)[1:] == [
+        "| ILDs      |   0    |   1    |",
+        "| instances |   0    |   1    |",
+        "| replicas  |  0-63  | 64-127 |",
+    ]
 
 
 def test_no_line_is_wider_than_the_terminal_and_all_end_together() -> None:

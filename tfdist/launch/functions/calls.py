@@ -17,8 +17,8 @@ from typing import Any
 from tfdist.launch.failures.failure import signal_name
 
 _PACKAGE = Path(__file__).parents[2]
-# The folders of the frames between a worker's start and the function of a call.
 _RETURN_PLAIN = "Return plain values: numbers, strings, lists, NumPy arrays."
+# The folders of the frames between a worker's start and the function of a call.
 _OURS = (str(_PACKAGE / "launch" / "functions"), str(_PACKAGE / "testing"))
 
 

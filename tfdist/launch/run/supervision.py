@@ -367,14 +367,14 @@ class Supervision:
             )
             if self._lost_hosts:  # Workers that have not started could not be asked to save.
                 joining = asyncio.create_task(self._take_in_hosts())
-            verdict = await self._watch(attempt, line, screen, logs)
+            verdict = await self._watch(line, screen, logs)
             with self._shown():
                 screen.update(float("inf"))  # before what is said about a failure
             verdict = with_cause(
                 verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
             )
-            failure = self._failure(verdict, attempt, logs) if verdict.worker is not None else None
-            end = await self._stop_all(attempt, verdict, failure)
+            failure = None if verdict.worker is None else self._failure(verdict, logs)
+            end = await self._stop_all(verdict, failure)
             return end
         finally:
             if joining is not None:
@@ -388,10 +388,8 @@ class Supervision:
             self._num_startup_lines += screen.num_startup_lines
             logs.close()
 
-    async def _watch(
-        self, attempt: Attempt, line: ProgressLine, screen: Screen, logs: RunLogs
-    ) -> Verdict:
-        options = self._options
+    async def _watch(self, line: ProgressLine, screen: Screen, logs: RunLogs) -> Verdict:
+        attempt, options = self._attempt, self._options
         if self._stop.number is not None:  # while the agents were starting
             attempt.ask_to_stop(self._stop.kill_at_s - self._clock.now_s())
         if self._stop.saves:
@@ -421,7 +419,8 @@ class Supervision:
                 return verdict
             await attempt.wait_for_change()
 
-    async def _stop_all(self, attempt: Attempt, verdict: Verdict, failure: Failure | None) -> _End:
+    async def _stop_all(self, verdict: Verdict, failure: Failure | None) -> _End:
+        attempt = self._attempt
         is_stopping = self._stop.number is not None  # then some workers have ended already
         stopped = [
             worker
@@ -446,8 +445,8 @@ class Supervision:
         )
         return _End(verdict=verdict, failure=failure, aftermath=aftermath)
 
-    def _failure(self, verdict: Verdict, attempt: Attempt, logs: RunLogs) -> Failure:
-        worker = next(one for one in attempt.workers if one.plan.index == verdict.worker)
+    def _failure(self, verdict: Verdict, logs: RunLogs) -> Failure:
+        worker = next(one for one in self._attempt.workers if one.plan.index == verdict.worker)
         times = (worker.ended_s, worker.lost_s, self._clock.now_s())
         failed_s = next(one for one in times if one is not None)
         ago = timedelta(seconds=self._clock.now_s() - failed_s)
@@ -470,7 +469,7 @@ class Supervision:
             detail=verdict.detail,
             exception=exception,
             has_trained=worker.has_trained,
-            mpirun_lines=() if has_reason else attempt.starter_output(),
+            mpirun_lines=() if has_reason else self._attempt.starter_output(),
         )
 
     def _ended_by_signal(self, end: _End) -> int:

@@ -90,7 +90,7 @@ def test_few_open_files_are_noticed_by_the_real_command(tmp_path: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", 'ulimit -n 32; exec "$@"', "sh", *command],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
     )
