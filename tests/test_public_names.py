@@ -35,30 +35,14 @@ PUBLIC = {
         classifier_parse_example_spec enable_compat experimental export inputs
         model_to_estimator regressor_parse_example_spec train_and_evaluate
     """,
-    "tfdist.estimator.canned": """
-        BaselineClassifier BaselineEstimator BaselineRegressor DNNClassifier DNNEstimator
-        DNNLinearCombinedClassifier DNNLinearCombinedEstimator DNNLinearCombinedRegressor
-        DNNRegressor LinearClassifier LinearEstimator LinearRegressor
-        classifier_parse_example_spec regressor_parse_example_spec
-    """,
-    "tfdist.estimator.compat": """
-        enable_compat
-    """,
     "tfdist.estimator.export": """
         ClassificationOutput EvalOutput ExportOutput PredictOutput RegressionOutput
         ServingInputReceiver SupervisedInputReceiver TensorServingInputReceiver TrainOutput
         UnsupervisedInputReceiver build_parsing_serving_input_receiver_fn
         build_raw_serving_input_receiver_fn build_supervised_input_receiver_fn_from_input_fn
     """,
-    "tfdist.estimator.heads": """
-        BinaryClassHead Head LogisticRegressionHead MultiClassHead MultiHead MultiLabelHead
-        PoissonRegressionHead RegressionHead binary_or_multi_class_head
-    """,
     "tfdist.estimator.inputs": """
         numpy_input_fn pandas_input_fn
-    """,
-    "tfdist.estimator.pipelined": """
-        OptimizerFunctionOutput PipelineEstimatorSpec in_steps num_devices_in
     """,
     "tfdist.estimator.v1": """
         BaselineClassifier BaselineEstimator BaselineRegressor DNNClassifier DNNEstimator
@@ -130,11 +114,15 @@ PUBLIC = {
 # Packages without public names; `__all__ = []` says so.
 INTERNAL = (
     "tfdist.cluster.rendezvous",
+    "tfdist.estimator.canned",
     "tfdist.estimator.checkpoints",
+    "tfdist.estimator.compat",
     "tfdist.estimator.evaluation",
     "tfdist.estimator.graph",
+    "tfdist.estimator.heads",
     "tfdist.estimator.keras",
     "tfdist.estimator.loop",
+    "tfdist.estimator.pipelined",
     "tfdist.profile",
     "tfdist.launch",
     "tfdist.launch.failures",

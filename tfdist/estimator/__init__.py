@@ -10,26 +10,26 @@ from typing import Any
 from tfdist.cluster import WorkerLostError
 from tfdist.estimator import experimental, export, inputs
 from tfdist.estimator.added_metrics import add_metrics
-from tfdist.estimator.canned import (
+from tfdist.estimator.canned.baseline import (
     BaselineClassifier,
     BaselineEstimator,
     BaselineRegressor,
-    DNNClassifier,
-    DNNEstimator,
+)
+from tfdist.estimator.canned.dnn import DNNClassifier, DNNEstimator, DNNRegressor
+from tfdist.estimator.canned.dnn_linear_combined import (
     DNNLinearCombinedClassifier,
     DNNLinearCombinedEstimator,
     DNNLinearCombinedRegressor,
-    DNNRegressor,
-    LinearClassifier,
-    LinearEstimator,
-    LinearRegressor,
+)
+from tfdist.estimator.canned.feature_columns import (
     classifier_parse_example_spec,
     regressor_parse_example_spec,
 )
+from tfdist.estimator.canned.linear import LinearClassifier, LinearEstimator, LinearRegressor
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError
 from tfdist.estimator.checkpoints.warm_start import VocabInfo, WarmStartSettings
 from tfdist.estimator.checkpoints.writer import CheckpointSpaceError
-from tfdist.estimator.compat import enable_compat
+from tfdist.estimator.compat.enabling import enable_compat
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.exporters import (
     BestExporter,
@@ -37,13 +37,12 @@ from tfdist.estimator.evaluation.exporters import (
     FinalExporter,
     LatestExporter,
 )
-from tfdist.estimator.heads import (
-    BinaryClassHead,
-    Head,
+from tfdist.estimator.heads.classification import BinaryClassHead, MultiClassHead
+from tfdist.estimator.heads.head import Head
+from tfdist.estimator.heads.multi_head import MultiHead
+from tfdist.estimator.heads.multi_label import MultiLabelHead
+from tfdist.estimator.heads.regression import (
     LogisticRegressionHead,
-    MultiClassHead,
-    MultiHead,
-    MultiLabelHead,
     PoissonRegressionHead,
     RegressionHead,
 )
@@ -71,10 +70,7 @@ from tfdist.estimator.keras import version as _keras_version
 from tfdist.estimator.keras.conversion import model_to_estimator
 from tfdist.estimator.loop.model_check import ModelMismatchError
 from tfdist.estimator.missing import find_missing
-from tfdist.estimator.pipelined import (
-    OptimizerFunctionOutput,
-    PipelineEstimatorSpec,
-)
+from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
 from tfdist.estimator.run_config import DeviceConfig, RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.train_and_evaluate import train_and_evaluate

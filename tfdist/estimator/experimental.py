@@ -51,8 +51,8 @@ def call_logit_fn(
     Raises:
       ValueError: If the result is something else.
     """
-    offered = {"mode": mode, "params": params, "config": config}
-    logits = call_with(logit_fn, {"features": features, **offered})
+    offered = {"features": features, "mode": mode, "params": params, "config": config}
+    logits = call_with(logit_fn, offered)
     is_dict = isinstance(logits, dict) and all(
         isinstance(name, str) and isinstance(value, tf.Tensor) for name, value in logits.items()
     )

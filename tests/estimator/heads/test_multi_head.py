@@ -64,6 +64,8 @@ def test_predictions_have_the_heads_name_in_their_key(logits: Any, two_logits: A
     found = _make().predictions(logits)
     np.testing.assert_array_equal(found["second", "predictions"], two_logits)
     assert found["first", "class_ids"].numpy().tolist() == [[1], [0], [1], [1]]
+    chosen = [("first", "classes"), ("second", "predictions")]
+    assert list(_make().predictions(logits, chosen)) == chosen
 
 
 def test_every_head_is_exported_and_the_first_is_the_default(
@@ -158,6 +160,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     ),
     r"logits has missing values for head\(s\): \['first'\]": lambda: _make().predictions(
         {"second": np.ones([4, 2])}
+    ),
+    "given: predictions. Valid prediction keys include": lambda: _make().predictions(
+        np.ones([4, 3]), ["predictions"]
     ),
     "Could not split logits": lambda: _make().predictions(np.ones([4, 4])),
     "You must provide a labels Tensor": lambda: _make().create_estimator_spec(

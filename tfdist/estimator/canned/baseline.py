@@ -11,8 +11,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
-from tfdist.estimator.heads import RegressionHead, checks
-from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.estimator.heads import checks
+from tfdist.estimator.heads.classification import classifier_head
+from tfdist.estimator.heads.regression import RegressionHead
 from tfdist.estimator.run_config import RunConfig
 
 

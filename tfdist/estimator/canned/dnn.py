@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -12,33 +11,25 @@ import tensorflow as tf
 from tfdist.estimator.canned.layers import Activation, Layers, summarize_layer
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
-from tfdist.estimator.heads import RegressionHead, checks
-from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.estimator.heads import checks
+from tfdist.estimator.heads.classification import classifier_head
+from tfdist.estimator.heads.regression import RegressionHead
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import ModeKeys
 
 
-@dataclass(frozen=True)
-class Network:
-    """The hidden layers of a network.
-
-    Attributes:
-      hidden_units: Size of each hidden layer. None means no hidden layers.
-      activation_fn: Activation function of the hidden layers. None is the identity.
-      dropout: The fraction of each hidden layer's values that training drops. None drops none.
-      batch_norm: Whether batch normalization follows each hidden layer.
-    """
-
-    hidden_units: Sequence[int] | None
-    activation_fn: Activation
-    dropout: float | None
-    batch_norm: bool
-
-
 def dnn_tower(
-    network: Network, feature_columns: Any, optimizer: Any, is_part: bool = False
+    feature_columns: Any,
+    optimizer: Any,
+    hidden_units: Sequence[int] | None,
+    activation_fn: Activation,
+    dropout: float | None,
+    batch_norm: bool,
+    is_part: bool = False,
 ) -> Tower:
     """Returns a tower of a deep network over dense columns, with the summaries of its layers.
+
+    The arguments are those of `DNNEstimator`; `hidden_units` may be None.
 
     The variables are dnn/hiddenlayer_<i>/{kernel,bias} and dnn/logits/{kernel,bias}. Variables of
     embeddings are in dnn/input_from_feature_columns/input_layer/<column>/, and those of batch
@@ -51,19 +42,19 @@ def dnn_tower(
     columns = tuple(feature_columns or ())
 
     def build(layers: Layers, features: dict[str, Any], mode: str, units: int) -> tf.Tensor:
-        if is_part and not network.hidden_units:
+        if is_part and not hidden_units:
             raise ValueError(
                 "dnn_hidden_units must be defined when dnn_feature_columns is specified. Give the "
                 "size of each hidden layer, such as [64, 32]."
             )
         is_training = mode == ModeKeys.TRAIN
         net = layers.input(features, columns, is_training)  # [batch, sum of the columns' sizes]
-        for i, size in enumerate(network.hidden_units or ()):
+        for i, size in enumerate(hidden_units or ()):
             name = f"hiddenlayer_{i}"
-            net = layers.dense(net, size, network.activation_fn, name)  # [batch, size]
-            if network.dropout is not None and is_training:
-                net = layers.dropout(net, network.dropout)
-            if network.batch_norm:
+            net = layers.dense(net, size, activation_fn, name)  # [batch, size]
+            if dropout is not None and is_training:
+                net = layers.dropout(net, dropout)
+            if batch_norm:
                 net = layers.batch_norm(net, f"{name}/batchnorm_{i}", is_training)
             summarize_layer(net, layers.tag(name))
         logits = layers.dense(net, units, None, "logits")  # [batch, units]
@@ -104,8 +95,9 @@ class DNNEstimator(CannedEstimator):
         warm_start_from: WarmStartFrom = None,
         batch_norm: bool = False,
     ) -> None:
-        network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer)
+        tower = dnn_tower(
+            feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm
+        )
         super().__init__(head, [tower], model_dir, config, warm_start_from)
 
 
@@ -132,8 +124,9 @@ class DNNClassifier(CannedEstimator):
         batch_norm: bool = False,
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
-        network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer)
+        tower = dnn_tower(
+            feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm
+        )
         super().__init__(head, [tower], model_dir, config, warm_start_from)
 
 
@@ -159,6 +152,7 @@ class DNNRegressor(CannedEstimator):
         batch_norm: bool = False,
     ) -> None:
         head = RegressionHead(label_dimension, weight_column, loss_reduction)
-        network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer)
+        tower = dnn_tower(
+            feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm
+        )
         super().__init__(head, [tower], model_dir, config, warm_start_from)

@@ -8,29 +8,28 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.estimator.canned.dnn import Network, dnn_tower
+from tfdist.estimator.canned.dnn import dnn_tower
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
-from tfdist.estimator.heads import RegressionHead, checks
-from tfdist.estimator.heads import binary_or_multi_class_head as classifier_head
+from tfdist.estimator.heads import checks
+from tfdist.estimator.heads.classification import classifier_head
+from tfdist.estimator.heads.regression import RegressionHead
 from tfdist.estimator.run_config import RunConfig
 
 
 def dnn_and_linear(
-    network: Network, dnn: tuple[Any, Any], linear: tuple[Any, Any, str]
+    dnn: tuple[Any, Any, Sequence[int] | None, Activation, float | None, bool],
+    linear: tuple[Any, Any, str],
 ) -> list[Tower]:
     """Returns the towers of the parts that have feature columns; ValueError if neither has.
 
-    `dnn` is feature columns and optimizer; `linear` these and sparse_combiner.
+    `dnn` is the arguments of `dnn_tower`, and `linear` those of `linear_tower`.
     """
-    dnn_columns, linear_columns = tuple(dnn[0] or ()), tuple(linear[0] or ())
-    towers = []
-    if dnn_columns:
-        towers.append(dnn_tower(network, dnn_columns, dnn[1], is_part=True))
-    if linear_columns:
-        towers.append(linear_tower(linear_columns, *linear[1:], is_part=True))
+    towers = [dnn_tower(*dnn, is_part=True)] if dnn[0] else []
+    if linear[0]:
+        towers.append(linear_tower(*linear, is_part=True))
     if not towers:
         raise ValueError(
             "Either linear_feature_columns or dnn_feature_columns must be defined. Give one of "
@@ -77,9 +76,9 @@ class DNNLinearCombinedEstimator(CannedEstimator):
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",
     ) -> None:
-        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        network = (dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
         linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
-        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        towers = dnn_and_linear((dnn_feature_columns, dnn_optimizer, *network), linear)
         super().__init__(head, towers, model_dir, config)
 
 
@@ -110,9 +109,9 @@ class DNNLinearCombinedClassifier(CannedEstimator):
         linear_sparse_combiner: str = "sum",
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
-        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        network = (dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
         linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
-        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        towers = dnn_and_linear((dnn_feature_columns, dnn_optimizer, *network), linear)
         super().__init__(head, towers, model_dir, config, warm_start_from)
 
 
@@ -142,7 +141,7 @@ class DNNLinearCombinedRegressor(CannedEstimator):
         linear_sparse_combiner: str = "sum",
     ) -> None:
         head = RegressionHead(label_dimension, weight_column, loss_reduction)
-        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        network = (dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
         linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
-        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        towers = dnn_and_linear((dnn_feature_columns, dnn_optimizer, *network), linear)
         super().__init__(head, towers, model_dir, config, warm_start_from)

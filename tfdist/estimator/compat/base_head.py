@@ -13,10 +13,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator import heads
 from tfdist.estimator.export.outputs import ClassificationOutput
-from tfdist.estimator.heads import checks
+from tfdist.estimator.heads import checks, classification, multi_label
 from tfdist.estimator.heads.classification import all_names
+from tfdist.estimator.heads.head import Head as Head
 from tfdist.estimator.heads.head import SingleHead, write_loss
 from tfdist.estimator.heads.train_op import build_train_op
 from tfdist.estimator.spec import EstimatorSpec
@@ -26,7 +26,6 @@ CLASSIFY_SERVING_KEY = "classification"
 REGRESS_SERVING_KEY = "regression"
 PREDICT_SERVING_KEY = "predict"
 
-Head = heads.Head
 check_logits_final_dim = checks.checked_logits
 
 
@@ -51,15 +50,15 @@ class _ExtensibleHead(SingleHead):
         return losses, 1.0 if weights is None else weights
 
 
-class BinaryClassHead(_ExtensibleHead, heads.BinaryClassHead):
+class BinaryClassHead(_ExtensibleHead, classification.BinaryClassHead):
     """`tfdist.estimator.BinaryClassHead` for subclasses of libraries."""
 
 
-class MultiClassHead(_ExtensibleHead, heads.MultiClassHead):
+class MultiClassHead(_ExtensibleHead, classification.MultiClassHead):
     """`tfdist.estimator.MultiClassHead` for subclasses of libraries."""
 
 
-class MultiLabelHead(_ExtensibleHead, heads.MultiLabelHead):
+class MultiLabelHead(_ExtensibleHead, multi_label.MultiLabelHead):
     """`tfdist.estimator.MultiLabelHead` for subclasses of libraries."""
 
 

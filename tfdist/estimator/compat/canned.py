@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.estimator.canned.dnn import Network, dnn_tower
+from tfdist.estimator.canned.dnn import dnn_tower
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.tower import make_model_fn
 from tfdist.estimator.run_config import RunConfig
@@ -63,6 +63,5 @@ def dnn_model_fn_v2(
 
     From `head` on, arguments are those of `DNNEstimator`; `config` and `use_tpu` have no effect.
     """
-    network = Network(hidden_units, activation_fn, dropout, batch_norm)
-    tower = dnn_tower(network, feature_columns, optimizer)
+    tower = dnn_tower(feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm)
     return make_model_fn(head, [tower])(features, labels, mode)

@@ -111,14 +111,10 @@ class MultiClassHead(SingleHead):
 
     Args:
       n_classes: Number of classes, greater than 2: an int, or an int tensor of the model's graph.
-      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN] or
-        [D0, D1, ... DN, 1]. Losses are multiplied by the weights.
+      weight_column: As in `BinaryClassHead`, as are all arguments not listed here.
       label_vocabulary: List or tuple of the strings of the n_classes labels. If None, labels are
         integer ids in [0, n_classes).
-      loss_reduction: One of `tf.losses.Reduction`.
-      loss_fn: Function of (labels, logits) or (labels, logits, features) that returns losses
-        [D0, D1, ... DN, 1]. Its labels are integer ids.
-      name: Suffix of metrics and summaries.
+      loss_fn: As in `BinaryClassHead`; its labels are integer ids.
 
     Raises:
       ValueError: If an argument is invalid.
@@ -201,10 +197,10 @@ def classification_outputs(predictions: dict[str, tf.Tensor], names: tf.Tensor) 
     }
 
 
-def binary_or_multi_class_head(
+def classifier_head(
     n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: str
 ) -> BinaryClassHead | MultiClassHead:
-    """Makes the head for the number of classes. The canned classifiers call it."""
+    """Makes the head of a canned classifier."""
     if n_classes == 2:
         return BinaryClassHead(weight_column, None, label_vocabulary, loss_reduction)
     return MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -69,12 +70,12 @@ class Head(ABC):
         """
 
     @abstractmethod
-    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[Any, Any]:
+    def predictions(self, logits: Any, keys: Sequence[Any] | None = None) -> dict[Any, Any]:
         """Returns the predictions named in `keys`, by name; None selects all.
 
         Args:
           logits: The logits, as `create_estimator_spec` takes them.
-          keys: The names of the predictions, or None.
+          keys: The names of the predictions, or None. A `MultiHead` has pairs (head name, name).
         """
 
     @abstractmethod
@@ -82,8 +83,7 @@ class Head(ABC):
         """Returns new metric objects by name, without a value yet.
 
         Args:
-          regularization_losses: Scalars whose sum has a metric as well; None leaves
-            that out.
+          regularization_losses: Scalars whose sum has a metric as well; None leaves that out.
         """
 
     @abstractmethod
@@ -236,6 +236,7 @@ class SingleHead(SpecHead):
 
     _loss_dimension = 1
     _may_weigh_logits = False
+    _opens_loss_scope = True
 
     @abstractmethod
     def _read_labels(self, labels: Any, logits: tf.Tensor) -> tf.Tensor:
@@ -279,22 +280,23 @@ class SingleHead(SpecHead):
         mode: str | None = None,
         regularization_losses: Sequence[tf.Tensor] | None = None,
     ) -> tf.Tensor:
-        with v1.name_scope("losses", values=(logits, labels)):
-            return self._reduced_loss(labels, logits, features, regularization_losses)
+        scope = v1.name_scope("losses", values=(logits, labels))
+        with scope if self._opens_loss_scope else nullcontext():
+            logits = checks.checked_logits(logits, self.logits_dimension)
+            _, losses, weights = self._losses_and_weights(labels, logits, features)
+            # `compute_weighted_loss` also records the reduction in the graph. A v1 optimizer reads
+            # it to decide whether to divide by the number of workers.
+            loss = v1.losses.compute_weighted_loss(
+                losses if weights is None else losses * weights,
+                loss_collection=None,
+                reduction=_V1_REDUCTIONS[self._loss_reduction],
+            )
+            return add_regularization(loss, regularization_losses)
 
-    def predictions(
-        self, logits: tf.Tensor, keys: Sequence[str] | None = None
-    ) -> dict[str, tf.Tensor]:
+    def predictions(self, logits: Any, keys: Sequence[Any] | None = None) -> dict[Any, Any]:
         logits = checks.checked_logits(logits, self.logits_dimension)
         with v1.name_scope("predictions", values=(logits,)):
-            predictions = self._predictions(logits)
-        for key in keys or ():
-            if key not in predictions:
-                raise ValueError(
-                    f"Prediction key must be in PredictionKeys, given: {key}. Valid prediction "
-                    f"keys include {list(predictions)}."
-                )
-        return {k: v for k, v in predictions.items() if not keys or k in keys}
+            return selected(self._predictions(logits), keys)
 
     def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         with v1.name_scope("metrics"):
@@ -327,25 +329,6 @@ class SingleHead(SpecHead):
     def _outputs_to_serve(self, predictions: dict[Any, Any], *_: Any) -> dict[str, Any]:
         return self._export_outputs(predictions)
 
-    def _reduced_loss(
-        self,
-        labels: Any,
-        logits: Any,
-        features: Any,
-        regularization_losses: Sequence[tf.Tensor] | None,
-    ) -> tf.Tensor:
-        """Returns the same loss as `loss`, with its ops in the current name scope."""
-        logits = checks.checked_logits(logits, self.logits_dimension)
-        _, losses, weights = self._losses_and_weights(labels, logits, features)
-        # `compute_weighted_loss` also records the reduction in the graph. A v1 optimizer reads it
-        # to decide whether to divide by the number of workers.
-        loss = v1.losses.compute_weighted_loss(
-            losses if weights is None else losses * weights,
-            loss_collection=None,
-            reduction=_V1_REDUCTIONS[self._loss_reduction],
-        )
-        return add_regularization(loss, regularization_losses)
-
     def _losses_and_weights(
         self, labels: Any, logits: tf.Tensor, features: Any
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
@@ -370,6 +353,17 @@ class SingleHead(SpecHead):
         return checks.checked_weights(
             features, self._weight_column, logits, is_per_logit=self._may_weigh_logits
         )
+
+
+def selected(predictions: dict[Any, Any], keys: Sequence[Any] | None) -> dict[Any, Any]:
+    """Returns the predictions named in `keys`, None or none: all; ValueError for another name."""
+    for key in keys or ():
+        if key not in predictions:
+            raise ValueError(
+                f"Prediction key must be in PredictionKeys, given: {key}. Valid prediction "
+                f"keys include {list(predictions)}."
+            )
+    return {k: v for k, v in predictions.items() if not keys or k in keys}
 
 
 def add_regularization(

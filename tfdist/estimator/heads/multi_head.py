@@ -16,6 +16,7 @@ from tfdist.estimator.heads.head import (
     Metrics,
     SpecHead,
     add_regularization,
+    selected,
 )
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
@@ -95,14 +96,15 @@ class MultiHead(SpecHead):
                 losses = [loss * w for loss, w in zip(losses, self._weights, strict=True)]
             return add_regularization(tf.add_n(losses), regularization_losses)  # []
 
-    def predictions(self, logits: Any, keys: Sequence[str] | None = None) -> dict[Any, Any]:
+    def predictions(self, logits: Any, keys: Sequence[Any] | None = None) -> dict[Any, Any]:
         parts = self._parts(logits)
         with v1.name_scope("merge_pred"):
-            return {
+            merged = {
                 (name, key): value
                 for name, head in self._heads.items()
                 for key, value in head.predictions(logits=parts[name]).items()
             }
+        return selected(merged, keys)
 
     def metrics(self, regularization_losses: Sequence[tf.Tensor] | None = None) -> Metrics:
         metrics: Metrics = {}

@@ -53,9 +53,6 @@ class RegressionHead(SingleHead):
         self._loss_dimension = label_dimension
         super().__init__(label_dimension, weight_column, loss_reduction, loss_fn, name)
 
-    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:  # type: ignore[override]
-        return super().predictions(logits)
-
     def _predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         # Both predictions: [D0, D1, ... DN, label_dimension]
         if self._inverse_link_fn is None:

@@ -29,16 +29,7 @@ def scope_of_next_head() -> str:
 class _V1Head(SingleHead):
     """A head with v1 tensor names, which adds the summary 'average_loss' to a summed loss."""
 
-    def loss(
-        self,
-        labels: Any,
-        logits: tf.Tensor,
-        features: Any = None,
-        mode: str | None = None,
-        regularization_losses: Sequence[tf.Tensor] | None = None,
-    ) -> tf.Tensor:
-        # Opens no name scope, so that the loss is named head/weighted_loss/Sum.
-        return self._reduced_loss(labels, logits, features, regularization_losses)
+    _opens_loss_scope = False  # So that the loss is named head/weighted_loss/Sum.
 
     def create_estimator_spec(
         self, features: Any, mode: str, logits: tf.Tensor, *rest: Any, **more: Any

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.estimator.canned.baseline import baseline_tower
-from tfdist.estimator.canned.dnn import Network, dnn_tower
+from tfdist.estimator.canned.dnn import dnn_tower
 from tfdist.estimator.canned.dnn_linear_combined import dnn_and_linear
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.linear import linear_tower
@@ -90,8 +90,9 @@ class DNNEstimator(CannedV1Estimator):
         warm_start_from: WarmStartFrom = None,
         batch_norm: bool = False,
     ) -> None:
-        network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer)
+        tower = dnn_tower(
+            feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm
+        )
         super().__init__(head, [tower], model_dir, config, warm_start_from, input_layer_partitioner)
 
 
@@ -116,8 +117,9 @@ class DNNClassifier(CannedV1Estimator):
         batch_norm: bool = False,
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
-        network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer)
+        tower = dnn_tower(
+            feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm
+        )
         super().__init__(head, [tower], model_dir, config, warm_start_from, input_layer_partitioner)
 
 
@@ -141,8 +143,9 @@ class DNNRegressor(CannedV1Estimator):
         batch_norm: bool = False,
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        network = Network(hidden_units, activation_fn, dropout, batch_norm)
-        tower = dnn_tower(network, feature_columns, optimizer)
+        tower = dnn_tower(
+            feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm
+        )
         super().__init__(head, [tower], model_dir, config, warm_start_from, input_layer_partitioner)
 
 
@@ -234,9 +237,9 @@ class DNNLinearCombinedEstimator(CannedV1Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: str = "sum",
     ) -> None:
-        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        network = (dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
         linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
-        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        towers = dnn_and_linear((dnn_feature_columns, dnn_optimizer, *network), linear)
         super().__init__(head, towers, model_dir, config, None, input_layer_partitioner)
 
 
@@ -267,9 +270,9 @@ class DNNLinearCombinedClassifier(CannedV1Estimator):
         linear_sparse_combiner: str = "sum",
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
-        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        network = (dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
         linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
-        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        towers = dnn_and_linear((dnn_feature_columns, dnn_optimizer, *network), linear)
         super().__init__(head, towers, model_dir, config, warm_start_from, input_layer_partitioner)
 
 
@@ -299,7 +302,7 @@ class DNNLinearCombinedRegressor(CannedV1Estimator):
         linear_sparse_combiner: str = "sum",
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        network = Network(dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
+        network = (dnn_hidden_units, dnn_activation_fn, dnn_dropout, batch_norm)
         linear = (linear_feature_columns, linear_optimizer, linear_sparse_combiner)
-        towers = dnn_and_linear(network, (dnn_feature_columns, dnn_optimizer), linear)
+        towers = dnn_and_linear((dnn_feature_columns, dnn_optimizer, *network), linear)
         super().__init__(head, towers, model_dir, config, warm_start_from, input_layer_partitioner)

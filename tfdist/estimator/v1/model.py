@@ -1,7 +1,6 @@
 """The model_fn of the canned estimators of tf.compat.v1.estimator: layers, partitions, training.
 
-Optimizers are those of `tf.compat.v1.train`. Ops are in the same name
-scopes as in tf.estimator.
+Optimizers are those of `tf.compat.v1.train`. Ops are in the same name scopes as in tf.estimator.
 
 Variables are made with `get_variable` in scopes that may be partitioned. The scopes and the
 partitions are part of the names in old checkpoints, such as `<variable>/part_0`. They also
@@ -19,7 +18,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.estimator.canned.dnn import Network, dnn_tower
+from tfdist.estimator.canned.dnn import dnn_tower
 from tfdist.estimator.canned.layers import BATCH_NORM_MOMENTUM, Activation, Layers, check_columns
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.canned.tower import Tower, check_features, total, v1_optimizer_maker
@@ -32,7 +31,8 @@ from tfdist.strategies.private_tensorflow import is_v2_column
 
 Minimize = Callable[[tf.Tensor], tf.Operation]
 
-_SLICE_BYTES = 64 << 20
+# tf.estimator divided variables among the parameter servers.
+_IN_ONE_PART = v1.fixed_size_partitioner(1)
 
 
 class CannedV1Estimator(Estimator):
@@ -73,7 +73,7 @@ def _make_model_fn(
         with tf.control_dependencies(steps):
             return v1.assign_add(v1.train.get_global_step(), 1).op
 
-    def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         def logits_of(tower: Tower) -> tf.Tensor:
             return tower.build(layers, features, mode, head.logits_dimension)
 
@@ -85,8 +85,7 @@ def _make_model_fn(
             return spec
 
         check_features(features)
-        divide_input = input_partitioner or _partitioner(config, min_slice_size=_SLICE_BYTES)
-        layers = ScopedLayers(_partitioner(config), divide_input)
+        layers = ScopedLayers(_IN_ONE_PART, input_partitioner or _IN_ONE_PART)
         if not towers[0].is_part:
             # The head and the optimizer build inside the tower's scope, because the names of the
             # slots include it.
@@ -109,12 +108,6 @@ def _train_with_updates(minimize: Minimize, scope: str) -> Minimize:
             return tf.group(minimize(loss), *v1.get_collection(v1.GraphKeys.UPDATE_OPS))
 
     return train_op_fn
-
-
-def _partitioner(config: Any, **options: Any) -> Any:
-    """Returns the partitioner of variables over parameter servers; here always one part."""
-    count = getattr(config, "num_ps_replicas", 0) or 0
-    return v1.min_max_variable_partitioner(max_partitions=count, **options)
 
 
 class ScopedLayers(Layers):
@@ -193,8 +186,7 @@ def dnn_logit_fn_builder(
     """
     if not isinstance(units, int):
         raise ValueError(f"units must be an int. Given type: {type(units)}")
-    network = Network(hidden_units, activation_fn, dropout, batch_norm)
-    tower = dnn_tower(network, feature_columns, optimizer=None)
+    tower = dnn_tower(feature_columns, None, hidden_units, activation_fn, dropout, batch_norm)
 
     def dnn_logit_fn(features: Any, mode: str) -> tf.Tensor:
         return tower.build(ScopedLayers(None, input_layer_partitioner), features, mode, units)
