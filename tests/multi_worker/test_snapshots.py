@@ -18,6 +18,8 @@ from tfdist.testing import WorkerFailedError
 pytestmark = pytest.mark.processes
 
 ENGINES = ["grpc", "horovod"]
+# How many steps are made again is said if the launcher had seen a later step by then.
+GOING_ON = r"Going on from the snapshot of step {}( \(\d+ steps? again\))?\."
 
 
 def _train(
@@ -73,6 +75,17 @@ def undisturbed(
     return undisturbed
 
 
+def _started_again(fake_cluster: Any, *program: str, env: dict[str, str] | None = None) -> str:
+    """Runs a program that is killed twice under the launcher; returns what that has said."""
+    before = set(snapshot_folders.MEMORY.iterdir())
+    options = ("--num-instances", "2", "--max-restarts", "2", "--snapshot-steps", "5")
+    words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *program]
+    [ended] = fake_cluster.run_script(words, engine="none", forked=True, check=False, env=env)
+    assert ended.returncode == 0, ended.stderr
+    assert set(snapshot_folders.MEMORY.iterdir()) <= before
+    return str(ended.stderr)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_snapshot_of_another_host_is_sent_where_that_of_worker_0_is_lost(
     engine: str, fake_cluster: Any, undisturbed: Any, saved: Any, run: str, tmp_path: Path
@@ -97,23 +110,11 @@ def test_a_run_that_is_killed_twice_ends_with_the_weights_of_an_undisturbed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ("--num-instances", "2", "--max-restarts", "2", "--snapshot-steps", "5")
     program = (snapshot_training.__file__, str(tmp_path / "model"), "1:13", "0:22")
-    before = set(snapshot_folders.MEMORY.iterdir())
-    words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *program]
-    [ended] = fake_cluster.run_script(
-        words, engine="none", forked=True, check=False, env={"TF_USE_LEGACY_KERAS": "1"}
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "start again from the newest snapshot or checkpoint" in ended.stderr
-    # How many steps are made again is said if the launcher had seen a later step by then.
-    assert re.search(
-        r"Going on from the snapshot of step 10( \(\d+ steps? again\))?\.", ended.stderr
-    )
-    assert re.search(
-        r"Going on from the snapshot of step 20( \(\d+ steps? again\))?\.", ended.stderr
-    )
-    assert set(snapshot_folders.MEMORY.iterdir()) <= before
+    said = _started_again(fake_cluster, *program, env={"TF_USE_LEGACY_KERAS": "1"})
+    assert "start again from the newest snapshot or checkpoint" in said
+    assert re.search(GOING_ON.format("10"), said)
+    assert re.search(GOING_ON.format("20"), said)
     _assert_equal(saved(tmp_path), saved(undisturbed("grpc")))
 
 
@@ -124,19 +125,10 @@ def test_a_fit_that_is_killed_twice_goes_on_from_the_newest_snapshot_of_any_host
     for name in ("undisturbed", "killed"):
         (tmp_path / name).mkdir()
     fake_cluster.run(_fit, run, str(tmp_path / "undisturbed"))
-    before = set(snapshot_folders.MEMORY.iterdir())
-    options = ("--num-instances", "2", "--max-restarts", "2", "--snapshot-steps", "5")
     program = (keras_snapshot_training.__file__, str(tmp_path / "killed"), "1:14", "0:28")
-    words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *program]
-    [ended] = fake_cluster.run_script(words, engine="none", forked=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    # How many steps are made again is said if the launcher had seen a later step by then.
-    assert re.search(
-        r"Going on from the snapshot of step 10( \(\d+ steps? again\))?\.", ended.stderr
-    )
-    of_other = r"Going on from the snapshot of step 25 of worker 1's host( \(\d+ steps? again\))?\."
-    assert re.search(of_other, ended.stderr)
-    assert set(snapshot_folders.MEMORY.iterdir()) <= before
+    said = _started_again(fake_cluster, *program)
+    assert re.search(GOING_ON.format("10"), said)
+    assert re.search(GOING_ON.format("25 of worker 1's host"), said)
     one, two = (np.load(tmp_path / name / "weights.npz") for name in ("undisturbed", "killed"))
     assert one.keys() == two.keys() and len(one) > 20
     for name, value in one.items():

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from brief_training import Steps
 
 import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints import background
@@ -214,29 +215,18 @@ def train(dense: Make, numbers: Make, tmp_path: Path) -> Make:
     return train
 
 
-class After(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Calls a function after each step, with its number."""
-
-    def __init__(self, act: Callable[[int], None]) -> None:
-        self._act, self.steps = act, 0
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.steps += 1
-        self._act(self.steps)
-
-
 def test_steps_run_while_a_checkpoint_is_written_and_the_next_save_waits(
     train: Make, disk: Disk, tmp_path: Path, saved_steps: Make
 ) -> None:
     found: list[Any] = []
 
-    def look(step: int) -> None:
+    def look(step: int, run: Any) -> None:
         if step == 1:
             assert disk.has_begun.wait(60.0)
             assert not disk.is_free.is_set()
         found.append((tf.train.latest_checkpoint(str(tmp_path)), saved_steps(tmp_path)))
 
-    train(After(look), steps=2)
+    train(Steps(look), steps=2)
     # The save of step 2 waits for that of step 0, which frees the disk.
     assert found[0] == (None, [])
     assert saved_steps(tmp_path) == [0, 2]
@@ -247,7 +237,7 @@ def test_the_position_of_the_input_is_that_of_the_save(
 ) -> None:
     found: list[Any] = []
 
-    def look(step: int) -> None:
+    def look(step: int, run: Any) -> None:
         if step == 1:  # That of step 0 is written; that of step 2 will wait.
             disk.is_free.set()
             write_ended()
@@ -257,7 +247,7 @@ def test_the_position_of_the_input_is_that_of_the_save(
             write_ended()
             found.append(read_position(str(tmp_path / "model.ckpt-2")))
 
-    train(After(look), steps=5)
+    train(Steps(look), steps=5)
     assert found[0].batches == 2
 
 
@@ -267,7 +257,7 @@ def test_the_launcher_knows_while_a_checkpoint_is_written(
     monkeypatch.setenv("TFDIST_PROGRESS_FILE", str(tmp_path / "progress"))
     found: list[bool] = []
 
-    def look(step: int) -> None:
+    def look(step: int, run: Any) -> None:
         if step > 1:
             write_ended()
         progress = find_progress_file().read()  # type: ignore[union-attr]
@@ -275,7 +265,7 @@ def test_the_launcher_knows_while_a_checkpoint_is_written(
         disk.is_free.set()
         write_ended()
 
-    train(After(look), steps=3, save_checkpoints_steps=100)
+    train(Steps(look), steps=3, save_checkpoints_steps=100)
     assert found == [True, False, False]
 
 
@@ -306,9 +296,9 @@ def _raise(error: BaseException) -> None:
 @pytest.mark.parametrize(
     ("act", "kind", "expected"),
     [
-        (lambda step: _raise(ValueError("of a hook")), ValueError, [0]),
-        (lambda step: _raise(KeyboardInterrupt()), KeyboardInterrupt, [0]),
-        (lambda step: os.kill(os.getpid(), signal.SIGTERM), SystemExit, [0, 1]),
+        (lambda *_: _raise(ValueError("of a hook")), ValueError, [0]),
+        (lambda *_: _raise(KeyboardInterrupt()), KeyboardInterrupt, [0]),
+        (lambda *_: os.kill(os.getpid(), signal.SIGTERM), SystemExit, [0, 1]),
     ],
     ids=["error", "interrupt", "signal"],
 )
@@ -317,12 +307,12 @@ def test_an_error_or_a_stop_signal_waits_for_the_checkpoint_that_is_being_writte
     disk: Disk,
     tmp_path: Path,
     saved_steps: Make,
-    act: Callable[[int], None],
+    act: Callable[..., None],
     kind: type[BaseException],
     expected: list[int],
 ) -> None:
     with pytest.raises(kind):
-        train(After(act), save_checkpoints_steps=100)
+        train(Steps(act), save_checkpoints_steps=100)
     assert saved_steps(tmp_path) == expected
 
 
@@ -331,14 +321,14 @@ def test_a_failed_write_ends_the_training_before_the_next_step(
 ) -> None:
     disk.is_free.set()
 
-    def break_disk(step: int) -> None:
+    def break_disk(step: int, run: Any) -> None:
         if step == 1:
             write_ended()
             disk.error = OSError(errno.EIO, "Input/output error")
         if step == 2:  # The hook comes after the saver.
             write_ended()
 
-    watch = After(break_disk)
+    watch = Steps(break_disk)
     with pytest.raises(OSError, match="Input/output error"):
         train(watch)
     assert watch.steps == 2
@@ -350,7 +340,7 @@ def test_a_failed_write_does_not_hide_the_error_that_ends_the_training(
 ) -> None:
     disk.error = OSError(errno.EIO, "Input/output error")
     with pytest.raises(ValueError, match="of a hook"):
-        train(After(lambda step: _raise(ValueError("of a hook"))))
+        train(Steps(lambda *_: _raise(ValueError("of a hook"))))
     lines = [line for line in logged if "could not be written" in line]
     assert lines == ["The checkpoint of step 0 could not be written: [Errno 5] Input/output error"]
 

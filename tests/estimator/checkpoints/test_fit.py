@@ -16,7 +16,7 @@ from tfdist.estimator.checkpoints.fit import (
     difference,
     mismatch,
 )
-from tfdist.estimator.export import ServingInputReceiver
+from tfdist.estimator.export import build_raw_serving_input_receiver_fn
 from tfdist.process.endings import OneLineError
 
 Make = Callable[..., Any]
@@ -65,10 +65,7 @@ def predict(model_fn: Any, folder: Path, numbers: Make) -> None:
 
 
 def export(model_fn: Any, folder: Path, numbers: Make) -> None:
-    def receiver_fn() -> Any:
-        x = v1.placeholder(tf.float32, [None, 2], "x")
-        return ServingInputReceiver({"x": x}, {"x": x})
-
+    receiver_fn = build_raw_serving_input_receiver_fn({"x": tf.zeros([1, 2])})
     tfe.Estimator(model_fn, folder).export_saved_model(folder / "export", receiver_fn)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from brief_training import Steps
 from staged_model import MICRO, batches, make_pipelined
 
 import tfdist.estimator as tfe
@@ -29,18 +30,6 @@ InputFn = Callable[[], Any]
 
 class Interruption(Exception):
     """Ends a training in the middle of it, as a kill does."""
-
-
-class Interrupt(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-    """Raises an error after a number of session calls."""
-
-    def __init__(self, calls: int) -> None:
-        self.calls = calls
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.calls -= 1
-        if self.calls == 0:
-            raise Interruption
 
 
 def weighted(features: tf.Tensor) -> tf.Tensor:
@@ -136,11 +125,14 @@ class Run:
         self.config = tfe.RunConfig(model_dir=folder, **settings)
 
     def train(self, *hooks: Any, interrupt_after: int | None = None, **limits: Any) -> "Run":
+        def interrupt(calls: int, run: Any) -> None:
+            if calls == interrupt_after:
+                raise Interruption
+
         estimator = tfe.Estimator(self.model_fn, config=self.config)
         limits = limits or {"max_steps": STEPS}
         with pytest.raises(Interruption) if interrupt_after else nullcontext():
-            interrupts = [Interrupt(interrupt_after)] if interrupt_after else []
-            estimator.train(self.input_fn, [*hooks, *interrupts], **limits)
+            estimator.train(self.input_fn, [*hooks, Steps(interrupt)], **limits)
         return self
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
+from brief_training import Steps
 
 import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints import model_dir_lock
@@ -336,28 +336,18 @@ def test_of_two_who_write_a_remote_lock_at_once_the_later_one_gets_it(
 # Trainings.
 
 
-class SeeLock(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Looks for the lock after each step."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE_NAME
-        self.seen: set[bool] = set()
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.seen.add(self._path.exists())
-
-
 def test_each_training_has_the_lock_and_leaves_none(
     tmp_path: Path, dense: Any, numbers: Any
 ) -> None:
-    hook = SeeLock(tmp_path)
+    seen: set[bool] = set()
+    hook = Steps(lambda *_: seen.add((tmp_path / FILE_NAME).exists()))
     estimator = tfe.Estimator(dense(), tmp_path)
     for _ in range(2):
         estimator.train(numbers(), hooks=[hook], steps=2)
         assert not (tmp_path / FILE_NAME).exists()
     spec = tfe.TrainSpec(numbers(), max_steps=8, hooks=[hook])
     tfe.train_and_evaluate(estimator, spec, tfe.EvalSpec(numbers(), steps=1, throttle_secs=0))
-    assert hook.seen == {True}
+    assert seen == {True}
     assert not (tmp_path / FILE_NAME).exists()
 
 
@@ -396,12 +386,9 @@ def test_who_does_not_save_needs_no_lock(
 def test_a_training_whose_lock_was_taken_over_saves_no_more_and_fails(
     tmp_path: Path, dense: Any, numbers: Any, saved_steps: Any
 ) -> None:
-    class TakeOver(v1.train.SessionRunHook):  # type: ignore[misc]
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            leave_lock(tmp_path, 4711, place=ELSEWHERE)
-
+    take_over = Steps(lambda *_: leave_lock(tmp_path, 4711, place=ELSEWHERE))
     with pytest.raises(ModelDirInUseError) as caught:
-        tfe.Estimator(dense(), tmp_path).train(numbers(), hooks=[TakeOver()], steps=3)
+        tfe.Estimator(dense(), tmp_path).train(numbers(), hooks=[take_over], steps=3)
     assert "process 4711 on vm7 has taken model_dir" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert saved_steps(tmp_path) == [0]

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints import listing
 from tfdist.estimator.checkpoints.recovery import Choice, choose, newest_whole
 from tfdist.estimator.evaluator import Evaluator
-from tfdist.estimator.export import ServingInputReceiver
+from tfdist.estimator.export import build_raw_serving_input_receiver_fn
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, damage
 
 Make = Callable[..., Any]
@@ -203,10 +204,7 @@ def predict(estimator: tfe.Estimator, numbers: Make, **options: Any) -> None:
 
 
 def export(estimator: tfe.Estimator, numbers: Make, **options: Any) -> None:
-    def receiver_fn() -> Any:
-        x = v1.placeholder("float32", [None, 2], "x")
-        return ServingInputReceiver({"x": x}, {"x": x})
-
+    receiver_fn = build_raw_serving_input_receiver_fn({"x": tf.zeros([1, 2])})
     estimator.export_saved_model(f"{estimator.model_dir}/../export", receiver_fn, **options)
 
 

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator import WarmStartSettings
-from tfdist.estimator.export import ServingInputReceiver
+from tfdist.estimator.export import build_raw_serving_input_receiver_fn
 
 Make = Callable[..., Any]
 
@@ -52,10 +52,7 @@ def test_a_path_starts_the_trainable_variables_and_the_settings_are_logged(
 
 
 def _export(older: tfe.Estimator, folder: Path) -> str:
-    def receiver_fn() -> Any:
-        x = v1.placeholder(tf.float32, [None, 2], "x")
-        return ServingInputReceiver({"x": x}, {"x": x})
-
+    receiver_fn = build_raw_serving_input_receiver_fn({"x": tf.zeros([1, 2])})
     return older.export_saved_model(folder / "export", receiver_fn).decode()
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
+from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.checkpoints.recovery import recover
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, write_whole_checkpoints
 from tfdist.strategies.saving.checkpoint_files import damage
@@ -236,7 +237,7 @@ def test_a_hook_of_the_users_writes_whole_checkpoints(
 
 def test_a_hook_is_changed_once(graph: tf.Graph) -> None:
     hook = v1.train.CheckpointSaverHook("model", save_steps=1)
-    write_whole_checkpoints(hook)
+    write_whole_checkpoints(hook, InputProgress(None), None)
     writer = hook._saver
-    write_whole_checkpoints(hook)
+    write_whole_checkpoints(hook, InputProgress(None), None)
     assert hook._saver is writer

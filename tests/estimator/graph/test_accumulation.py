@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from brief_training import Steps
 from small_training import train
 
 import tfdist.estimator as tfe
@@ -152,27 +153,19 @@ def test_a_step_without_any_weight_moves_nothing_and_counts(
 # Who counts what.
 
 
-class Calls(tfe.SessionRunHook):  # type: ignore[misc]
-    """Keeps the global step after each call."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def begin(self) -> None:
-        self._step = v1.train.get_global_step()
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.steps.append(int(run_context.session.run(self._step)))
-
-
 @pytest.mark.parametrize("num_replicas", [1, 2])
 def test_hooks_and_checkpoints_count_updates_and_the_rest_of_the_input_is_left(
     make: Make, numbers: Make, saved_steps: Make, tmp_path: Path, num_replicas: int
 ) -> None:
-    hook, device = Calls(), {"gradient_accumulation": 3, "num_replicas": num_replicas}
+    steps: list[int] = []
+
+    def note(calls: int, run: Any) -> None:
+        steps.append(int(run.session.run(v1.train.get_global_step(run.session.graph))))
+
+    device = {"gradient_accumulation": 3, "num_replicas": num_replicas}
     estimator = make(save_checkpoints_steps=2, device=device)
-    estimator.train(numbers(batches=15 * num_replicas - 1), hooks=[hook])
-    assert hook.steps == [1, 2, 3, 4]
+    estimator.train(numbers(batches=15 * num_replicas - 1), hooks=[Steps(note)])
+    assert steps == [1, 2, 3, 4]
     assert saved_steps(tmp_path)[-2:] == [2, 4]
 
 

@@ -11,7 +11,6 @@ from tfdist.estimator.inputs.position import (
     InputPosition,
     batches_before,
     batching_of,
-    file_beside,
     read_position,
     write_position,
 )
@@ -84,9 +83,9 @@ def test_a_file_keeps_a_position(tmp_path: Path) -> None:
     checkpoint = str(tmp_path / "model.ckpt-40")
     assert read_position(checkpoint) is None
     position = InputPosition(batches=40, num_workers=2, elements=None, seed=7)
-    write_position(file_beside(checkpoint), position)
+    write_position(checkpoint, position)
     assert read_position(checkpoint) == position
-    write_position(file_beside(checkpoint), None)
+    write_position(checkpoint, None)
     assert read_position(checkpoint) is None
 
 

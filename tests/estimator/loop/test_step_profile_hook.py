@@ -1,7 +1,6 @@
 """The arguments of a profile: the hook's, and those that the launcher passes on."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,19 +9,9 @@ from tfdist.cluster.environment import read_profile
 from tfdist.monitoring import StepProfileHook
 
 
-@pytest.mark.parametrize(
-    ("steps", "line"),
-    [
-        ((0, 3), "first_step must be a whole number above 0, got 0."),
-        ((1, 2.5), "last_step must be a whole number above 0, got 2.5."),
-        ((True, 2), "first_step must be a whole number above 0, got True."),
-        ((12, 10), "first_step must not be above last_step, got 12 and 10."),
-    ],
-)
-def test_wrong_steps_are_refused(tmp_path: Path, steps: Any, line: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        StepProfileHook(tmp_path, *steps)
-    assert str(caught.value) == line
+def test_steps_in_the_wrong_order_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="first_step must not be above last_step, got 12 and 10"):
+        StepProfileHook(tmp_path, 12, 10)
 
 
 def test_the_launcher_asks_by_two_variables() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brief_training import Steps
 
 import tfdist.estimator as tfe
 from tfdist.strategies import stop_signals
@@ -24,17 +25,9 @@ def send(*signals: int) -> None:
         os.kill(os.getpid(), number)
 
 
-class SignalAfter(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
-    """Sends signals to this process after some session calls."""
-
-    def __init__(self, calls: int, *signals: int) -> None:
-        self.calls = calls
-        self.signals = signals
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.calls -= 1
-        if self.calls == 0:
-            send(*self.signals)
+def signal_after(calls: int, *signals: int) -> Steps:
+    """A hook that sends signals to this process after some session calls."""
+    return Steps(lambda steps, run: send(*signals) if steps == calls else None)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +52,7 @@ def test_a_signal_ends_training_after_the_step_with_a_checkpoint(
 ) -> None:
     estimator = make(device={"iterations_per_loop": loop})
     with pytest.raises(SystemExit) as ended:
-        estimator.train(numbers(), hooks=[SignalAfter(2, *signals)])
+        estimator.train(numbers(), hooks=[signal_after(2, *signals)])
     assert ended.value.code == code
     assert saved_steps(tmp_path) == [0, step]
     name = signal.Signals(signals[0]).name
@@ -130,8 +123,8 @@ def test_a_stopped_training_is_not_evaluated_and_a_stopped_evaluation_ends_at_on
         evaluations.append(1)
         return numbers()()
 
-    spec = tfe.TrainSpec(numbers(), max_steps=100, hooks=[SignalAfter(*a) for a in train_hooks])
-    hooks = [SignalAfter(*a) for a in eval_hooks]
+    spec = tfe.TrainSpec(numbers(), max_steps=100, hooks=[signal_after(*a) for a in train_hooks])
+    hooks = [signal_after(*a) for a in eval_hooks]
     eval_spec = tfe.EvalSpec(eval_input_fn, steps=None, hooks=hooks, throttle_secs=0)
     with pytest.raises(SystemExit) as ended:
         tfe.train_and_evaluate(make(save_checkpoints_steps=5), spec, eval_spec)
@@ -169,7 +162,7 @@ def test_a_handler_of_the_programs_own_is_left_alone(
     make: Make, numbers: Make, own_handler: list[int]
 ) -> None:
     estimator = make()
-    estimator.train(numbers(), steps=4, hooks=[SignalAfter(2, TERM)])
+    estimator.train(numbers(), steps=4, hooks=[signal_after(2, TERM)])
     assert own_handler == [TERM]
     assert estimator.get_variable_value("global_step") == 4
 
@@ -238,12 +231,9 @@ def test_what_is_printed_into_a_closed_stream_is_no_signal() -> None:
 def test_training_outside_the_main_thread_leaves_signals_alone(make: Make, numbers: Make) -> None:
     seen: list[Any] = []
 
-    class Look(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            seen.append(signal.getsignal(TERM))
-
+    look = Steps(lambda *_: seen.append(signal.getsignal(TERM)))
     thread = threading.Thread(
-        target=make().train, args=[numbers()], kwargs={"hooks": [Look()], "steps": 1}
+        target=make().train, args=[numbers()], kwargs={"hooks": [look], "steps": 1}
     )
     thread.start()
     thread.join()

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 
 from tfdist.estimator.inputs.position import Batching, InputPosition, write_position
-from tfdist.strategies.saving.checkpoint_files import exists, file_beside
+from tfdist.strategies.saving.checkpoint_files import exists
 
 
 class InputProgress:
@@ -50,7 +50,7 @@ class InputProgress:
         `written` is the path of the checkpoint at present, before it is moved.
         """
         self._newest[os.path.dirname(checkpoint)] = checkpoint
-        write_position(file_beside(checkpoint if position is None else written), position)
+        write_position(checkpoint if position is None else written, position)
 
     def begin_end(self) -> None:
         """Notes that the training has made its last step: the last checkpoint gets no position."""
@@ -60,7 +60,7 @@ class InputProgress:
         """Removes the newest positions, after the end of a training that was not interrupted."""
         if self._has_ended:
             for checkpoint in self._newest.values():
-                write_position(file_beside(checkpoint), None)
+                write_position(checkpoint, None)
 
     def position(self) -> InputPosition | None:
         """Returns the present position; None if the training saves none."""
@@ -74,16 +74,8 @@ class InputProgress:
         )
 
 
-def end_interrupted(checkpoint: str) -> None:
-    """Ends a training that was interrupted after its last step: its checkpoint has a position.
-
-    The checkpoint may be a snapshot that was taken over.
-    """
-    write_position(file_beside(checkpoint), None)
-
-
 def remove_positions(checkpoints: Iterable[str]) -> None:
     """Removes the positions of those checkpoints that a saver has deleted."""
     for checkpoint in checkpoints:
         if not exists(checkpoint):
-            write_position(file_beside(checkpoint), None)
+            write_position(checkpoint, None)

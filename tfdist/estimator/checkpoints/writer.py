@@ -203,9 +203,7 @@ class TrainingSaver(v1.train.CheckpointSaverHook):  # type: ignore[misc]
 
 
 def write_whole_checkpoints(
-    hook: v1.train.CheckpointSaverHook,
-    progress: InputProgress | None = None,
-    saves: BackgroundSaves | None = None,
+    hook: v1.train.CheckpointSaverHook, progress: InputProgress, saves: BackgroundSaves | None
 ) -> None:
     """Makes a user's hook save with a `CheckpointWriter`, whose arguments the others are."""
 
@@ -213,7 +211,7 @@ def write_whole_checkpoints(
         if not isinstance(old, CheckpointWriter):
             return CheckpointWriter(find, progress, saves, StopLimit())
         # An earlier training used the hook.
-        old.progress, old.saves = progress or old.progress, saves
+        old.progress, old.saves = progress, saves
         return old
 
     replace_saver(hook, make)

@@ -88,7 +88,11 @@ class StepSums:
         weight = _weight_of(spec)
         changes = _change_with(batch, self._tensors)
         self._parts: list[_Dense | _Rows | None] = [
-            _part(tensor, weight, f"tfdist_sum_{replica}_{i}") if changes[i] else None
+            (_Rows if isinstance(tensor, tf.IndexedSlices) else _Dense)(
+                tensor, weight, f"tfdist_sum_{replica}_{i}"
+            )
+            if changes[i]
+            else None
             for i, tensor in enumerate(self._tensors)
         ]
         self._loss = _Dense(spec.loss, weight, f"tfdist_sum_{replica}_loss")
@@ -194,11 +198,6 @@ class _Rows:
             tf.concat([values, self._values], axis=0),
             tf.concat([indices, self._slices.indices], axis=0),
         )
-
-
-def _part(tensor: Any, weight: tf.Tensor | None, name: str) -> _Dense | _Rows:
-    kind = _Rows if isinstance(tensor, tf.IndexedSlices) else _Dense
-    return kind(tensor, weight, name)
 
 
 def _memory(dtype: tf.DType, shape: tf.TensorShape, name: str) -> tf.Tensor:

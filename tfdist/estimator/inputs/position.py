@@ -55,8 +55,9 @@ class InputPosition:
         return cls(seed=1 + secrets.randbelow(2**31 - 2))
 
 
-def write_position(path: str, position: InputPosition | None) -> None:
-    """Writes a file with a position; None removes the file."""
+def write_position(checkpoint: str, position: InputPosition | None) -> None:
+    """Writes the position beside a checkpoint; None removes it."""
+    path = file_beside(checkpoint)
     if position is not None:
         with tf.io.gfile.GFile(path, "w") as file:
             file.write(json.dumps(asdict(position)))

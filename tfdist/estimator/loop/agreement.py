@@ -43,19 +43,6 @@ from tfdist.strategies.values.weight_check import WeightCheck
 _NUM_SUMS = 5 + NUM_REQUESTS
 
 
-@dataclass(kw_only=True)
-class StopAndSaveRequests:
-    """The requests of this worker for the end of the coming step.
-
-    Attributes:
-      stop: Whether one of its hooks asks to stop the training.
-      save: On worker 0, whether a checkpoint is due.
-    """
-
-    stop: bool = False
-    save: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class Agreed:
     """The same decisions on all workers after a step.
@@ -97,7 +84,8 @@ class Agreement:
       own_loss: float32 scalar, this worker's loss.
       metrics: The training metrics, means like `loss`.
       sums: The tensor to fetch in each session call. A collective: every worker must fetch it.
-      requests: This worker's requests for the coming step.
+      wants_stop: Whether one of this worker's hooks asks to stop after the coming step.
+      wants_save: On worker 0, whether a checkpoint is due after it.
       agreed: The decisions after the last step.
     """
 
@@ -111,7 +99,7 @@ class Agreement:
     ) -> None:
         self._num_workers = int(strategy.extended.collectives.num_workers)
         self._worker_index = int(strategy.extended.collectives.worker_index)
-        self.requests = StopAndSaveRequests()
+        self.wants_stop = self.wants_save = False
         self.agreed = Agreed()
         with tf.device(HOST):
             self._requests = v1.placeholder_with_default(
@@ -139,7 +127,7 @@ class Agreement:
 
     def feeds(self, signal: int | None) -> dict[tf.Tensor, list[float]]:
         """Returns this worker's requests, with a stop signal's, as feeds of the coming call."""
-        requests = [float(self.requests.stop), float(self.requests.save)]
+        requests = [float(self.wants_stop), float(self.wants_save)]
         requests += requests_of(signal, self._worker_index)
         # A call without feeds is prepared once for all steps.
         return {self._requests: requests} if any(requests) else {}
@@ -266,9 +254,9 @@ class NanTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 class DeferredStop(v1.train.SessionRunHook):  # type: ignore[misc]
     """Passes a hook's request to stop on to all workers, which stop one step later."""
 
-    def __init__(self, hook: v1.train.SessionRunHook, requests: StopAndSaveRequests) -> None:
+    def __init__(self, hook: v1.train.SessionRunHook, agreement: Agreement) -> None:
         self._hook = hook
-        self._requests = requests
+        self._agreement = agreement
 
     def begin(self) -> None:
         self._hook.begin()
@@ -279,13 +267,13 @@ class DeferredStop(v1.train.SessionRunHook):  # type: ignore[misc]
     def before_run(self, run_context: SessionRunContext) -> Any:
         own = SessionRunContext(run_context.original_args, run_context.session)
         request = self._hook.before_run(own)
-        self._requests.stop |= own.stop_requested
+        self._agreement.wants_stop |= own.stop_requested
         return request
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         own = SessionRunContext(run_context.original_args, run_context.session)
         self._hook.after_run(own, run_values)
-        self._requests.stop |= own.stop_requested
+        self._agreement.wants_stop |= own.stop_requested
 
     def end(self, session: v1.Session) -> None:
         self._hook.end(session)
@@ -336,7 +324,7 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
     def before_run(self, run_context: SessionRunContext) -> None:
         if self._saver is not None:
             coming = self._counter.step + self._steps_per_call
-            self._agreement.requests.save = self._timer.should_trigger_for_step(coming)
+            self._agreement.wants_save = self._timer.should_trigger_for_step(coming)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         self._counter.count(run_context.session)

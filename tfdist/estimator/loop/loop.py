@@ -45,7 +45,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.background import BackgroundSaves
-from tfdist.estimator.checkpoints.input_progress import InputProgress, end_interrupted
+from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.checkpoints.writer import refuse_full_disk
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import is_last_call, last_step_of
@@ -54,7 +54,7 @@ from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, in_first_replica, training_strategy
 from tfdist.estimator.graph.step import StepBuilder, build_training
 from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input, start_of
-from tfdist.estimator.inputs.position import InputPosition, batching_of
+from tfdist.estimator.inputs.position import InputPosition, batching_of, write_position
 from tfdist.estimator.loop.model_check import (
     check_half_weights,
     log_half_precision,
@@ -67,7 +67,7 @@ from tfdist.estimator.loop.progress_report import NoReport, make_report
 from tfdist.estimator.loop.session_hooks import add_metrics_to_report, all_hooks
 from tfdist.estimator.loop.snapshots import Snapshots
 from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, Model, TrainCall
-from tfdist.estimator.pipelined import in_steps
+from tfdist.estimator.pipelined.spec import in_steps
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.process import endings
 from tfdist.strategies import stop_signals
@@ -97,7 +97,7 @@ def train(call: TrainCall) -> None:
         if call.max_steps is not None and found.step >= call.max_steps:
             v1.logging.info("Skipping training since max_steps has already saved.")
             if found.step == call.max_steps and peers.is_chief and found.path is not None:
-                end_interrupted(found.path)
+                write_position(found.path, None)  # It was interrupted after its last step.
             return
         report = make_report(
             signals,

@@ -67,16 +67,17 @@ class OtherWorkers(Peers):
         # Made before the graph, so that their keys are equal even where the graphs differ.
         self._checkpoint = SharedCheckpoint(strategy)
         self._compare_models = TextExchange(strategy)
-        self._watch = TrainingWatch(strategy, signals)
+        self._watch = strategy.watch_peers()
+        self._have_all_come = False  # To the end of the training.
 
     def found_checkpoint(self) -> FoundCheckpoint:
         """Returns worker 0's checkpoint; LimitMismatchError for different steps or max_steps."""
-        with self._watch.naming_lost():
+        with self._naming_lost():
             start = self._checkpoint.share(self._call)
         self._strategy.extended.reducer.adds_equal_rows = start.most_threads > 1
         if start.snapshot is None:
             return start.found
-        with self._watch.naming_lost():
+        with self._naming_lost():
             path = take_over(self._call, start.found, start.snapshot, self._strategy)
         return start.found if path is None else replace(start.found, path=path)
 
@@ -129,10 +130,35 @@ class OtherWorkers(Peers):
             if self._exchange is not None:
                 self._exchange.complete([model.training.train_op, *model.decision.fetches])
 
-        return [LeaveTogether(self._strategy, self._signals, complete_graph, self._watch.end)]
+        def end_watch() -> None:
+            self._have_all_come = True
+            self._watch.stop()
 
-    def watched(self) -> AbstractContextManager[None]:
-        return self._watch.watched()
+        return [LeaveTogether(self._strategy, self._signals, complete_graph, end_watch)]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watches the other workers in the `with` block, and tells them of a failure in it."""
+        membership = self._watch.membership
+        if membership is None:  # All replicas are in this process.
+            yield
+            return
+        membership.calls = self._signals.calls
+        membership.set_failure("")
+        try:
+            with self._naming_lost(), self._watch:
+                yield
+        except WorkerLostError:
+            self._signals.leave_if_requested()  # The lost worker was asked to stop as well.
+            raise
+        except Exception as error:
+            membership.set_failure(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            membership.calls = None
+            if self._have_all_come:
+                with in_phase("waiting"):
+                    self._watch.leave()
 
     def open_session(
         self,
@@ -160,8 +186,12 @@ class OtherWorkers(Peers):
             master=self._strategy.master,
             config=config if self._exchange is None else self._exchange.configure(config),
         )
-        self._watch.interrupt(session.raw_session())
+        self._watch.interrupt = session.raw_session().close
         return session
+
+    def _naming_lost(self) -> AbstractContextManager[None]:
+        """Turns TensorFlow's errors about other workers into a `WorkerLostError`."""
+        return lost_workers_named(self._strategy, self._watch.membership)
 
     def _describe(self, model: Model, last_step: int | None) -> str:
         call = self._call
@@ -195,61 +225,6 @@ class OtherWorkers(Peers):
         return micro_batches * self._placement.num_replicas
 
 
-class TrainingWatch:
-    """The watch over the other workers of one training: names a lost one, lets all leave together.
-
-    Its life: `naming_lost` around each collective before the training; `watched` around the
-    session; inside it `start`, then `watch_session`, and `end` after the last collective.
-    """
-
-    def __init__(self, strategy: WorkerStrategy, signals: StopSignals) -> None:
-        self._strategy = strategy
-        self._signals = signals
-        self._peers = strategy.watch_peers()
-        self._is_over = False
-
-    def naming_lost(self) -> AbstractContextManager[None]:
-        """Turns TensorFlow's errors about other workers into a `WorkerLostError`."""
-        return lost_workers_named(self._strategy, self._peers.membership)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watches the other workers in the `with` block, and tells them of a failure in it."""
-        membership = self._peers.membership
-        if membership is None:  # All replicas are in this process.
-            yield
-            return
-        membership.calls = self._signals.calls
-        membership.set_failure("")
-        try:
-            with self.naming_lost(), self._peers:
-                yield
-        except WorkerLostError:
-            self._signals.leave_if_requested()  # The lost worker was asked to stop as well.
-            raise
-        except Exception as error:
-            membership.set_failure(f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            membership.calls = None
-            if self._is_over:
-                with in_phase("waiting"):
-                    self._peers.leave()
-
-    def start(self) -> None:
-        """Begins to watch; no session can be interrupted yet."""
-        self._peers.start()
-
-    def interrupt(self, session: v1.Session) -> None:
-        """Closes this session if a worker is lost from now on."""
-        self._peers.interrupt = session.close
-
-    def end(self) -> None:
-        """Ends the watch: no worker waits for another one any more."""
-        self._is_over = True
-        self._peers.stop()
-
-
 class SharedDecision(Decision):
     """The decision after each session call, from the sums over all workers."""
 
@@ -279,7 +254,7 @@ class SharedDecision(Decision):
             # TensorFlow's StopAtStepHook stops every worker after the same step by itself.
             hook
             if isinstance(hook, v1.train.StopAtStepHook)
-            else DeferredStop(hook, self._agreement.requests)
+            else DeferredStop(hook, self._agreement)
             for hook in hooks
             if self._is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
         ]

@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
+from tfdist.cluster.arguments import check_whole
 from tfdist.process.progress_file import in_phase
 from tfdist.profile.files import write_profile
 from tfdist.profile.picture import check_can_draw
@@ -49,16 +50,15 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(
         self, directory: str | os.PathLike[str], first_step: int = 10, last_step: int = 12
     ) -> None:
-        for name, step in (("first_step", first_step), ("last_step", last_step)):
-            if isinstance(step, bool) or not isinstance(step, int) or step < 1:
-                raise ValueError(f"{name} must be a whole number above 0, got {step!r}.")
+        check_whole("first_step", first_step)
+        check_whole("last_step", last_step)
         if first_step > last_step:
             raise ValueError(
                 f"first_step must not be above last_step, got {first_step} and {last_step}."
             )
         check_can_draw()
         self.directory = os.fspath(directory)
-        self.first_step, self.last_step = first_step, last_step
+        self.first_step, self.last_step = int(first_step), int(last_step)
         # Set by the training: a tfdist strategy with several workers.
         self.strategy: tf.distribute.Strategy | None = None
         self._is_written = False

@@ -15,7 +15,7 @@ from tfdist.estimator.graph.accumulation import Accumulation
 from tfdist.estimator.graph.step import Training
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.inputs.position import InputPosition
-from tfdist.estimator.pipelined import PipelineEstimatorSpec
+from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.stop_signals import StopSignals
