@@ -18,7 +18,9 @@ def _input_fn() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(({"x": [1.0, 3.0]}, [5.0, 7.0]))
 
 
-def _estimator(model_dir: Path, kind: str = "eval_metric_ops") -> tfe.Estimator:
+def _estimator(
+    model_dir: Path, kind: str = "eval_metric_ops", make: Any = tfe.Estimator, **sizes: int
+) -> tfe.Estimator:
     def model_fn(features: Any, labels: Any, mode: str, params: Any) -> tfe.EstimatorSpec:
         def metrics(x: Any) -> dict[str, Any]:
             return {"mean": v1.metrics.mean(x), "kept": v1.metrics.mean(2 * x)}
@@ -32,7 +34,8 @@ def _estimator(model_dir: Path, kind: str = "eval_metric_ops") -> tfe.Estimator:
             mode, predictions={"p": -x}, loss=loss, train_op=_count(mode), **own
         )
 
-    return tfe.Estimator(model_fn, model_dir, params={"scale": 2.0})
+    estimator: tfe.Estimator = make(model_fn, model_dir, params={"scale": 2.0}, **sizes)
+    return estimator
 
 
 def _count(mode: str) -> Any:
@@ -60,6 +63,20 @@ def test_metrics_are_added_and_replace_those_of_the_same_name(tmp_path: Path, ki
     }  # fmt: skip
     assert seen["config"].model_dir == str(tmp_path)
     assert first.evaluate(_input_fn)["mean"] == 2.0
+
+
+def test_the_class_the_params_and_the_batch_sizes_are_those_of_the_other(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def input_fn(params: Any) -> tf.data.Dataset:
+        seen.append(params)
+        return _input_fn()
+
+    first = _estimator(tmp_path, make=tfe.v1.Estimator, eval_batch_size=2)
+    added = tfe.add_metrics(first, lambda: {})
+    assert type(added) is tfe.v1.Estimator  # It has export_savedmodel.
+    added.evaluate(input_fn)
+    assert seen == [{"scale": 2.0, "batch_size": 2}]
 
 
 def test_keras_metrics_can_be_added(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import tfdist.estimator as tfe
@@ -38,7 +39,10 @@ CONSTRUCTORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (tfe.experimental.InMemoryEvaluatorHook, {"estimator": ESTIMATOR, "input_fn": _input_fn}),
     (tfe.experimental.stop_if_higher_hook, {**OF_METRIC, "threshold": 1.0}),
     (tfe.experimental.stop_if_no_decrease_hook, {**OF_METRIC, "max_steps_without_decrease": 9}),
+    (tfe.DeviceLoggingTensorHook, {"at_end": True}),
     (tfe.ProfilerHook, {"save_steps": 5}),
+    (tfe.inputs.numpy_input_fn, {"x": np.ones(3), "shuffle": False}),
+    (tfe.inputs.pandas_input_fn, {"x": pd.DataFrame({"a": [1.0]}), "shuffle": False}),
     (tfe.LatestExporter, {"name": "a", "serving_input_receiver_fn": _input_fn}),
     (tfe.FinalExporter, {"name": "a", "serving_input_receiver_fn": _input_fn}),
     (tfe.BestExporter, {"serving_input_receiver_fn": _input_fn}),
@@ -113,6 +117,7 @@ def test_numbers_of_numpy_and_whole_floats_are_taken() -> None:
     )
     assert config.save_checkpoints_steps == 1000
     assert tfe.TrainSpec(_input_fn, max_steps=np.int64(7)).max_steps == 7
+    assert monitoring.StepProfileHook("profile", np.int64(2), 3.0).last_step == 3  # type: ignore[arg-type]
 
 
 def test_a_model_dir_that_is_no_path_and_a_resolver_that_is_none_are_refused() -> None:

@@ -80,11 +80,15 @@ def test_seconds_may_be_the_interval(logged: list[str]) -> None:
 # What is refused.
 
 
-def test_intervals_that_exclude_each_other_or_miss_are_refused() -> None:
+def test_arguments_that_exclude_each_other_or_miss_are_refused() -> None:
     with pytest.raises(ValueError, match="Cannot provide both every_n_iter and every_n_secs"):
         Hook(every_n_iter=5, every_n_secs=5)
     with pytest.raises(ValueError, match="Either every_n_iter, every_n_secs or at_end should be"):
         Hook()
+    with pytest.raises(
+        ValueError, match=r"logging_mode must be LoggingMode.LAST or ALL, got 'ALL'"
+    ):
+        Hook(at_end=True, logging_mode="ALL")
 
 
 @pytest.mark.parametrize("value", ["foo", [1.0], {"a": 1.0}])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from brief_training import Steps
 
 import tfdist.estimator as tfe
 from tfdist.estimator.early_stopping import read_eval_metrics
@@ -144,6 +145,11 @@ def test_what_cannot_work_is_refused(
         )
 
 
+def test_a_hook_for_something_else_than_an_estimator_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"must have type tfdist.estimator.Estimator. Got: <class"):
+        stop_if_lower_hook(None, "loss", 0.5)
+
+
 # In a training.
 
 
@@ -155,17 +161,10 @@ def test_the_function_is_asked_at_the_first_step_and_then_at_the_interval(
     estimator: tfe.Estimator, numbers: Make
 ) -> None:
     requested: list[int] = []
-
-    class Count(v1.train.SessionRunHook):  # type: ignore[misc]
-        calls = 0
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            self.calls += 1
-
-    count = Count()
+    count = Steps()
 
     def should_stop() -> bool:
-        requested.append(count.calls)
+        requested.append(count.steps)
         return False
 
     hook = make_early_stopping_hook(estimator, should_stop, run_every_secs=None, run_every_steps=3)

@@ -131,15 +131,6 @@ def test_a_summary_saver_of_the_users_own_writes_its_summary(
     assert [step for step, _ in read_events(tmp_path / "own")["own"]] == [1, 3]
 
 
-def test_a_checkpoint_saver_of_the_users_own_saves_by_its_interval(
-    estimator: tfe.Estimator, numbers: Make, saved_steps: Make, tmp_path: Path
-) -> None:
-    saver = tfe.CheckpointSaverHook(str(tmp_path / "own"), save_steps=2)
-    estimator.train(numbers(), hooks=[saver], steps=5)
-    assert saved_steps(tmp_path / "own") == [0, 2, 4, 5]
-    assert saved_steps(tmp_path) == []
-
-
 class _OwnStop(tfe.StopAtStepHook):  # type: ignore[misc,name-defined]
     """A subclass is used as it is: it stops a call later than one that ends at its step."""
 

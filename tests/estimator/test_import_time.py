@@ -41,10 +41,3 @@ def test_importing_hooks_leaves_the_choice_of_keras_to_the_program() -> None:
     )
     environ = {name: x for name, x in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
     assert _printed_by(code, environ) == ["False False", "StepProfileHook 1"]
-
-
-def test_names_that_are_imported_when_they_are_used_are_listed() -> None:
-    import tfdist.pipeline
-
-    assert {"PipelinedExecution", "training_model"} <= set(dir(tfdist.pipeline))
-    assert all(getattr(tfdist.pipeline, name) for name in dir(tfdist.pipeline))

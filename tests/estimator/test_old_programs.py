@@ -75,13 +75,6 @@ def test_features_may_have_numbers_and_names_as_keys(num_replicas: int) -> None:
     assert estimator.get_variable_value("global_step") == 4 // num_replicas
 
 
-def test_a_keras_model_with_two_optimizers_is_refused() -> None:
-    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(1,))])
-    model.compile([tf_keras.optimizers.legacy.SGD(), tf_keras.optimizers.legacy.Adam()], "mse")
-    with pytest.raises(ValueError, match=r"compiled with a list of 2 optimizers, .* with one of"):
-        tfe.model_to_estimator(model)
-
-
 def test_a_keras_metric_of_another_graph_is_refused() -> None:
     with tf.Graph().as_default():
         metric = tf_keras.metrics.Mean()

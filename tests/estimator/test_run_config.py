@@ -436,10 +436,10 @@ class Distribute:
 
 def test_strategies_may_come_in_experimental_distribute() -> None:
     train, evaluate = MultiWorkerStrategy(), MultiWorkerStrategy()
-    config = RunConfig(experimental_distribute=Distribute(train, evaluate))
-    assert (config.train_distribute, config.eval_distribute) == (train, evaluate)
-    copied = config.replace(tf_random_seed=1)
-    assert (copied.train_distribute, copied.eval_distribute) == (train, evaluate)
+    given = {"experimental_distribute": Distribute(train, evaluate)}
+    config = RunConfig(**given)
+    for one in (config, config.replace(tf_random_seed=1), RunConfig().replace(**given)):
+        assert (one.train_distribute, one.eval_distribute) == (train, evaluate)
 
 
 @pytest.mark.parametrize("name", ["train_distribute", "eval_distribute"])

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable
 from typing import Any
 
-from tfdist.estimator.arguments import argument_names, call_with
+from tfdist.estimator.arguments import call_with, check_no_others
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.pipelined import PipelineEstimatorSpec
 from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
-
-_ARGUMENTS = ("features", "labels", "predictions", "config")
 
 
 def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) -> Estimator:
     """Makes an Estimator that evaluates the metrics of another Estimator and additional ones.
 
     Args:
-      estimator: The other Estimator. The new one shares its model_dir, config and warm start.
+      estimator: The other Estimator. The new one has its class and all of its settings.
       metric_fn: A function of any of `features`, `labels`, `predictions` and `config` that returns
         a dict of name to metric, as in `eval_metric_ops`. A metric of the model with the same name
         is replaced. It runs after model_fn, in the same place.
@@ -26,12 +24,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) 
     Raises:
       ValueError: If `metric_fn` has other arguments.
     """
-    unknown = sorted(set(argument_names(metric_fn)) - set(_ARGUMENTS))
-    if unknown:
-        raise ValueError(
-            f"metric_fn ({metric_fn}) has following not expected args: {unknown}. Allowed are "
-            f"{', '.join(_ARGUMENTS)}."
-        )
+    check_no_others("metric_fn", metric_fn, ("features", "labels", "predictions", "config"))
 
     def model_fn(features: Any, labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
         spec = estimator.model_fn(features, labels, mode, config)
@@ -45,21 +38,13 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., dict[str, Any]]) 
         }
         return _with_metrics(spec, call_with(metric_fn, offered))
 
-    class WithAddedMetrics(Estimator):
-        """An Estimator with additional metrics; everything else is the other Estimator's."""
-
-        def _pipeline(self, mode: str) -> PipelineEstimatorSpec | None:
-            return estimator._pipeline(mode)
-
-        def _build_pipelines(self, batches: Sequence[tuple[Any, Any]]) -> list[EstimatorSpec]:
-            return estimator._build_pipelines(batches)
-
-    return WithAddedMetrics(
-        model_fn=model_fn,
-        model_dir=estimator.model_dir,
-        config=estimator.config,
-        warm_start_from=estimator._warm_start,
+    added = copy.copy(estimator)
+    vars(added).update(
+        _model_fn=model_fn,
+        _pipeline=estimator._pipeline,
+        _build_pipelines=estimator._build_pipelines,
     )
+    return added
 
 
 def _with_metrics(spec: EstimatorSpec, added: dict[str, Any]) -> EstimatorSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import tensorflow.compat.v1 as v1
@@ -92,11 +92,21 @@ def check_model_fn(model_fn: Any, params: Any) -> None:
         )
     # Keyword-only arguments with a default are left to the function.
     own = {p.name for p in _parameters(model_fn) if p.kind is p.KEYWORD_ONLY and not _is_needed(p)}
-    unknown = sorted(names - set(_MODEL_FN_ARGUMENTS) - {"self"} - own)
+    check_no_others("model_fn", model_fn, _MODEL_FN_ARGUMENTS, {"self", *own})
+
+
+def check_no_others(
+    name: str, function: Callable[..., Any], allowed: Iterable[str], ignored: Set[str] = frozenset()
+) -> None:
+    """Raises a ValueError for a function, called `name`, with other arguments than those allowed.
+
+    Those `ignored` may be there, too; the message does not name them.
+    """
+    unknown = sorted(set(argument_names(function)) - set(allowed) - ignored)
     if unknown:
         raise ValueError(
-            f"model_fn ({model_fn}) has following not expected args: {unknown}. Allowed are "
-            f"{', '.join(_MODEL_FN_ARGUMENTS)}."
+            f"{name} ({function}) has following not expected args: {unknown}. Allowed are "
+            f"{', '.join(allowed)}."
         )
 
 

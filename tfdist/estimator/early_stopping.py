@@ -207,14 +207,12 @@ def _stop_if(
     run_every_steps: int | None,
 ) -> v1.train.SessionRunHook:
     check_whole("min_steps", min_steps, least=0)
-    folder = estimator.eval_dir() if eval_dir is None else eval_dir
-    # Another worker's model_dir may contain event files of an earlier run.
-    is_chief = estimator.config.is_chief
 
     def should_stop() -> bool:
-        if not is_chief:
+        # Another worker's model_dir may contain event files of an earlier run.
+        if not estimator.config.is_chief:
             return False
-        every = read_eval_metrics(folder)
+        every = read_eval_metrics(estimator.eval_dir() if eval_dir is None else eval_dir)
         reason = decide({step: values for step, values in every.items() if step >= min_steps})
         if reason is not None:
             v1.logging.info("%s", reason)

@@ -36,7 +36,7 @@ from tfdist.estimator.inputs.position import InputPosition, read_position
 from tfdist.estimator.loop.loop import train
 from tfdist.estimator.loop.parameter_servers import end_if_server, notify_servers
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
-from tfdist.estimator.pipelined import PipelineEstimatorSpec
+from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec
 from tfdist.estimator.private_keras import name_layers_from_the_start
 from tfdist.estimator.run_config import (
     RunConfig,
@@ -57,8 +57,6 @@ _OVERRIDABLE = frozenset(
         "latest_checkpoint",
         "_create_and_assert_global_step",
         "_export_all_saved_models",
-        "_pipeline",
-        "_build_pipelines",
         "export_savedmodel",  # Only v1 has it.
     }
 )
@@ -112,9 +110,8 @@ class Estimator:
         self._batch_sizes = BatchSizes(
             train_batch_size, eval_batch_size, predict_batch_size, self._config, params
         )
-        self._warm_start = warm_start.warm_start_settings(warm_start_from)
+        self._warm_start_settings = warm_start.warm_start_settings(warm_start_from)
         # Libraries read these attributes of tf.estimator's class. A change has no effect.
-        self._warm_start_settings = self._warm_start
         self._session_config = self._config.session_config
         self._device_fn = self._config.device_fn
         self._train_distribution = self._config.train_distribute
@@ -240,7 +237,7 @@ class Estimator:
                     steps=steps,
                     max_steps=max_steps,
                     listeners=(*lock_listeners, *listeners),
-                    warm_start=self._warm_start_unless(False),
+                    warm_start=self._apply_warm_start,
                     found=self._find_checkpoint(needs_step=max_steps is not None),
                     pipeline=self._pipeline(ModeKeys.TRAIN),
                     pipeline_fn=self._build_pipelines,
@@ -319,8 +316,7 @@ class Estimator:
             hooks=checked,
             checkpoint_path=path,
             yield_single_examples=yield_single_examples,
-            is_untrained=path is None,
-            warm_start=self._warm_start_unless(path is not None),
+            warm_start=self._apply_warm_start,
         )
 
     def export_saved_model(
@@ -398,8 +394,8 @@ class Estimator:
     ) -> bytes:
         """Performs both kinds of export. Subclasses may extend it."""
         return saved_model.export(
-            model_fn=lambda features, labels, mode: self._in_mode(mode, for_export=True)(
-                features, labels
+            model_fn=lambda features, labels, mode: self._call_model_fn(
+                features, labels, mode, self.config, for_export=True
             ),
             create_global_step=self._create_and_assert_global_step,
             config=self._config,
@@ -413,8 +409,8 @@ class Estimator:
 
     def _checkpoint_to_export(self) -> str:
         newest = newest_whole(self.model_dir, first=self.latest_checkpoint())
-        if newest is None and self._warm_start is not None:
-            newest = whole_at(self._warm_start.ckpt_to_initialize_from)
+        if newest is None and self._warm_start_settings is not None:
+            newest = whole_at(self._warm_start_settings.ckpt_to_initialize_from)
         if newest is None:
             raise ValueError(
                 f"Couldn't find trained model at {self.model_dir}. Train first, or give "
@@ -441,14 +437,15 @@ class Estimator:
             params=params,
             config=self._config,
             is_untrained=not has_checkpoint,
-            warm_start=self._warm_start_unless(has_checkpoint),
+            warm_start=self._apply_warm_start,
         )
 
     def _checkpoint_to(self, work: str, given: str | None) -> str | None:
         """Returns the given checkpoint, else the newest one; says so if there is none."""
         path = given or newest_whole(self.model_dir)
         if path is None:
-            log = v1.logging.warning if self._warm_start is None else v1.logging.info
+            is_cold = self._warm_start_settings is None
+            log = v1.logging.warning if is_cold else v1.logging.info
             log("Could not find trained model in model_dir: %s, running initialization to %s. "
                 "Check the path, or train first.", self.model_dir, work)  # fmt: skip
         return path
@@ -477,11 +474,8 @@ class Estimator:
         with _model_fn_logged():
             return build_replicas(self._call_pipeline(ModeKeys.TRAIN, config), batches, config)
 
-    def _in_mode(self, mode: str, for_export: bool = False) -> Callable[[Any, Any], EstimatorSpec]:
-        def model_fn(features: Any, labels: Any) -> EstimatorSpec:
-            return self._call_model_fn(features, labels, mode, self.config, for_export)
-
-        return model_fn
+    def _in_mode(self, mode: str) -> Callable[[Any, Any], EstimatorSpec]:
+        return lambda features, labels: self._call_model_fn(features, labels, mode, self.config)
 
     def _call_model_fn(
         self, features: Any, labels: Any, mode: str, config: RunConfig, for_export: bool = False
@@ -533,9 +527,8 @@ class Estimator:
             )
         return spec
 
-    def _warm_start_unless(self, has_checkpoint: bool) -> Callable[[], None]:
-        settings = None if has_checkpoint else self._warm_start
-        return lambda: warm_start.apply_warm_start(settings)
+    def _apply_warm_start(self) -> None:
+        warm_start.apply_warm_start(self._warm_start_settings)
 
     def _find_checkpoint(self, *, needs_step: bool) -> FoundCheckpoint:
         """Finds the checkpoint to resume from. Only worker 0 needs the folder."""

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.arguments import check_flag, check_number, check_whole
+from tfdist.cluster.arguments import check_flag, check_number, check_that, check_whole
 from tfdist.estimator.graph.step import RUN_WITH_EACH_STEP
 from tfdist.estimator.run_config import is_own
 from tfdist.strategies.placement import HOST
@@ -85,7 +85,7 @@ class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
       logging_mode: `LoggingMode.LAST`, or `LoggingMode.ALL` for arrays [values, ...].
 
     Raises:
-      ValueError: If both intervals are given, or none and not `at_end`.
+      ValueError: If both intervals are given, or none and not `at_end`, or one is not positive.
     """
 
     class LoggingMode(enum.Enum):
@@ -104,9 +104,16 @@ class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
     ) -> None:
         if every_n_iter is not None and every_n_secs is not None:
             raise ValueError("Cannot provide both every_n_iter and every_n_secs. Give one of them.")
+        check_flag("at_end", at_end)
         has_interval = every_n_iter is not None or every_n_secs is not None
         if not (has_interval or at_end):
             raise ValueError("Either every_n_iter, every_n_secs or at_end should be provided.")
+        if every_n_iter is not None:
+            check_whole("every_n_iter", every_n_iter)
+        if every_n_secs is not None:
+            check_number("every_n_secs", every_n_secs)
+        is_mode = isinstance(logging_mode, self.LoggingMode)
+        check_that(is_mode, "logging_mode", logging_mode, "must be LoggingMode.LAST or ALL")
         self._timer = (
             v1.train.SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_iter)
             if has_interval

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.cluster.arguments import is_whole
-from tfdist.estimator.arguments import InputFn, check_steps
+from tfdist.estimator.arguments import InputFn, whole_steps
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.evaluate import run_evaluation
 from tfdist.estimator.spec import ModeKeys, checked_hooks
@@ -52,7 +52,6 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
     ) -> None:
         if not is_whole(every_n_iter) or every_n_iter <= 0:
             raise ValueError(f"invalid every_n_iter={every_n_iter}. It must be at least 1.")
-        check_steps("steps", steps)
         config = estimator.config
         has_other_workers = config.num_worker_replicas > 1 and config.train_distribute is None
         if config.num_ps_replicas > 0 or has_other_workers:
@@ -63,7 +62,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
             )
         self._estimator = estimator
         self._input_fn = input_fn
-        self._steps = steps
+        self._steps = whole_steps("steps", steps)
         self._hooks = checked_hooks(hooks, "All hooks must be SessionRunHook instances")
         self._name = name
         self._timer = v1.train.SecondOrStepTimer(every_steps=every_n_iter)

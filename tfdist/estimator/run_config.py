@@ -336,9 +336,14 @@ class RunConfig(RunSettings, TaskRole):
             kwargs[steps] = None
         if "model_dir" in kwargs:
             kwargs["model_dir"] = rules.decide_model_dir(kwargs["model_dir"], TfConfig(values={}))
-        train, evaluate = kwargs.get("train_distribute"), kwargs.get("eval_distribute")
-        servers = kwargs.get("parameter_servers", self.parameter_servers)
-        rules.decide_strategies(train, evaluate, None, servers)
+        train, evaluate = rules.decide_strategies(
+            kwargs.get("train_distribute"),
+            kwargs.get("eval_distribute"),
+            kwargs.get("experimental_distribute"),
+            kwargs.get("parameter_servers", self.parameter_servers),
+        )
+        decided = {"train_distribute": train, "eval_distribute": evaluate}
+        kwargs |= {name: one for name, one in decided.items() if one is not None}
         new = copy.deepcopy(self)
         new._change(**kwargs)
         if {"train_distribute", "parameter_servers"} & kwargs.keys():

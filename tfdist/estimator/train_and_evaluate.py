@@ -36,8 +36,8 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     A process alone alternates training and evaluation. Each checkpoint is evaluated, at most every
     `throttle_secs`; the last one is always evaluated. In a cluster all workers train together. A
     task of type evaluator evaluates each new checkpoint until the last one, which worker 0 notes in
-    model_dir if the training ends before max_steps. A master evaluates
-    after its checkpoints. Without either, worker 0 evaluates once at the end while the others wait.
+    model_dir if the training ends before max_steps. A master evaluates after its checkpoints.
+    Without either, worker 0 evaluates once at the end while the others wait.
 
     Returns:
       (metrics of the last evaluation, the exporters' results); (None, None) if there was nothing to
@@ -56,11 +56,11 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     check_multiple(eval_steps, config.device.iterations_per_loop)  # Before a long training.
     if config.task_type == TaskType.EVALUATOR:
         return _evaluate(estimator, train_spec, eval_spec)
-    if config.num_worker_replicas > 1:
-        return _train_together(estimator, train_spec, eval_spec)
     if _has_evaluator(config):
         _train(estimator, train_spec)
         return None, None
+    if config.num_worker_replicas > 1:
+        return _train_together(estimator, train_spec, eval_spec)
     return _train_and_evaluate_alone(estimator, train_spec, eval_spec)
 
 
@@ -83,9 +83,6 @@ def _train_and_evaluate_alone(
 
 def _train_together(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Results:
     config = estimator.config
-    if _has_evaluator(config):
-        _train(estimator, train_spec)
-        return None, None
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
     if config.task_type == TaskType.MASTER:
         _train(estimator, train_spec, EvaluateAfterSave(evaluator))

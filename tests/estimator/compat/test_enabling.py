@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator import v1 as older
@@ -179,10 +178,7 @@ def test_export_savedmodel_is_there_in_v1_only(
 ) -> None:
     estimator = older.Estimator(dense(), tmp_path).train(numbers(), steps=1)
 
-    def receiver() -> tfe.export.ServingInputReceiver:
-        x = v1.placeholder(tf.float32, [None, 2])
-        return tfe.export.ServingInputReceiver({"x": x}, {"x": x})
-
+    receiver = tfe.export.build_raw_serving_input_receiver_fn({"x": tf.zeros([1, 2])})
     path = estimator.export_savedmodel(tmp_path / "export", receiver)
     signatures = tf.saved_model.load(path.decode()).signatures
     assert set(signatures) == {"serving_default"}

@@ -316,8 +316,13 @@ NUMBERS = (1.0, 2.0, 3.0, 4.0)
         (_doubled, {}, [{"doubled": 2 * n, "same": n} for n in NUMBERS]),
         (lambda features, mode: {"predictions": features * 2.0}, {}, [2.0, 4.0, 6.0, 8.0]),
         (_doubled, {"predict_keys": ["same", "absent"]}, [{"same": n} for n in NUMBERS]),
+        (
+            lambda features, mode: {"predictions": {"same": features, "am": features}},
+            {"predict_keys": "same"},
+            [{"same": n} for n in NUMBERS],
+        ),
     ],
-    ids=["a dict", "a tensor", "predict_keys"],
+    ids=["a dict", "a tensor", "predict_keys", "one key"],
 )
 def test_each_example_gives_a_dict_or_a_row_in_order(
     untrained: Make, spec: Any, arguments: dict[str, Any], expected: list[Any]

@@ -152,11 +152,14 @@ def test_where_nothing_was_exported_the_first_result_is(tmp_path: Path, offer: A
 def test_after_a_restart_results_are_compared_with_what_was_exported(
     tmp_path: Path, offer: Any
 ) -> None:
+    def is_smaller(*, current_eval_result: Any, best_eval_result: Any) -> bool:
+        return bool(current_eval_result["loss"] < best_eval_result["loss"])
+
     # The last export is that of the loss 0.25, which came before it; 0.375 and 0.125 came later.
     make_folders(tmp_path / "exports", "1000000000", "1000000011")
     write_losses(tmp_path / "eval", 0.5, 0.25, 0.375, 0.125, time_s=1000000010)
     for losses, expected in (([0.125], [True]), ([0.375, 0.25, 0.2], [False, False, True])):
-        exporter = tfe.BestExporter(serving_input_receiver_fn=receiver)
+        exporter = tfe.BestExporter("n", receiver, compare_fn=is_smaller)
         assert offer(exporter, *losses) == expected
 
 

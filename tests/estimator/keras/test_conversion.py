@@ -372,6 +372,9 @@ REFUSED: dict[str, Callable[[], dict[str, Any]]] = {
     "AdamW with weight_decay, use_ema has no counterpart.*legacy.Adam": lambda: {
         "keras_model": _sequential(tf_keras.optimizers.AdamW(0.1, use_ema=True))
     },
+    "compiled with a list of 2 optimizers, .* with one of": lambda: {
+        "keras_model": _sequential([tf_keras.optimizers.legacy.SGD() for _ in range(2)])
+    },
     "with weight_decay has no": lambda: {
         "keras_model": _sequential(
             tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.SGD(weight_decay=0.1))

@@ -98,7 +98,8 @@ def build_evaluation(
         with precision.around_model():
             built = each_replica(strategy, placement)(build)
         specs, all_metrics, updates = zip(*built, strict=True)
-        warm_start()
+        if is_untrained:
+            warm_start()
         values = {name: value for name, (value, _) in all_metrics[0].items()}
         share = None if strategy is None else strategy.extended.graph_variables.broadcast()
         stack.close()  # Savers are built outside the strategy's scope.

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_flag, is_whole
-from tfdist.estimator.arguments import argument_names
+from tfdist.estimator.arguments import argument_names, check_no_others
 from tfdist.estimator.evaluation.eval_events import results_in
 from tfdist.estimator.evaluation.saved_model import ReceiverFn, delete_all_but_newest, exports_in
 
@@ -211,7 +211,9 @@ def _best_in_events(pattern: str, is_better: Callable[..., bool], until_s: float
     """Returns the best of the evaluations in event files before a time, None if there are none."""
     best: Result | None = None
     for _, time_s, result in results_in(pattern):
-        if time_s < until_s and (best is None or is_better(best, result)):
+        if time_s < until_s and (
+            best is None or is_better(best_eval_result=best, current_eval_result=result)
+        ):
             best = result
     return best
 
@@ -219,16 +221,11 @@ def _best_in_events(pattern: str, is_better: Callable[..., bool], until_s: float
 def _checked_compare_fn(compare_fn: Any) -> Callable[..., bool]:
     if compare_fn is None:
         raise ValueError("`compare_fn` must not be None.")
-    names = set(argument_names(compare_fn))
-    needed = {"best_eval_result", "current_eval_result"}
-    for name in sorted(needed - names):
-        raise ValueError(f"compare_fn ({compare_fn}) must include {name} argument.")
-    unknown = sorted(names - needed)
-    if unknown:
-        raise ValueError(
-            f"compare_fn ({compare_fn}) has following not expected args: {unknown}. Allowed are "
-            "best_eval_result and current_eval_result."
-        )
+    needed = ("best_eval_result", "current_eval_result")
+    for name in needed:
+        if name not in argument_names(compare_fn):
+            raise ValueError(f"compare_fn ({compare_fn}) must include {name} argument.")
+    check_no_others("compare_fn", compare_fn, needed)
     checked: Callable[..., bool] = compare_fn
     return checked
 

@@ -34,7 +34,6 @@ def predict(
     hooks: Sequence[v1.train.SessionRunHook],
     checkpoint_path: str | None,
     yield_single_examples: bool,
-    is_untrained: bool,
     warm_start: Callable[[], None],
     create_global_step: Callable[[tf.Graph], tf.Variable],
     num_predictions: int | None,
@@ -48,6 +47,7 @@ def predict(
     generators can be read alternately.
     """
     graph = tf.Graph()
+    is_untrained = checkpoint_path is None
     with graph.as_default(), seeded_graph(config.tf_random_seed, is_untrained=is_untrained):
         placement = place(config.device.device)
         create_global_step(graph)
@@ -64,7 +64,7 @@ def predict(
         precision = ModelPrecision(find_precision(config.device.precision), device=None)
         with placement.on_device(), precision.around_model():
             spec = precision.call(model_fn, features, None)
-        if checkpoint_path is None:
+        if is_untrained:
             warm_start()
         predictions = select(spec.predictions, predict_keys)
         with damage_named(checkpoint_path):
@@ -114,6 +114,7 @@ def select(predictions: Any, keys: Sequence[str] | None) -> Any:
     """Returns the requested entries of a dict of predictions; ValueError if it has none."""
     if not keys:
         return predictions
+    keys = [keys] if isinstance(keys, str) else keys
     if not isinstance(predictions, dict):
         raise ValueError("predict_keys argument is not valid in case of non-dict predictions.")
     kept = {key: value for key, value in predictions.items() if key in keys}

@@ -15,13 +15,22 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.arguments import check_whole
 from tfdist.strategies.private_tensorflow import next_seeds
 
 Array = np.ndarray[Any, Any]
 
 
-def check_shuffle(shuffle: Any) -> None:
-    """Raises ValueError unless `shuffle` is True or False, so that the user has chosen one."""
+def check_feeding(
+    batch_size: Any, num_epochs: Any, shuffle: Any, queue_capacity: Any, num_threads: Any
+) -> None:
+    """Raises ValueError for an unusable number, or where the user has not chosen `shuffle`."""
+    check_whole("batch_size", batch_size)
+    if num_epochs is not None:
+        check_whole("num_epochs", num_epochs, least=0)
+    if queue_capacity is not None:
+        check_whole("queue_capacity", queue_capacity)
+    check_whole("num_threads", num_threads)
     if not isinstance(shuffle, bool):
         raise ValueError(
             f"shuffle must be provided and explicitly set as boolean, got {shuffle!r}. Write "

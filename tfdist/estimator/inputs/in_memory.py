@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import InputFn
-from tfdist.estimator.inputs.feeding import Array, check_shuffle, next_batch
+from tfdist.estimator.inputs.feeding import Array, check_feeding, next_batch
 
 _ALONE = "__direct_np_input__"
 _TARGET = "__target_key__"
@@ -49,9 +49,9 @@ def numpy_input_fn(
       x is neither an array nor a dict.
 
     Raises:
-      ValueError: If `shuffle` is neither True nor False.
+      ValueError: If `shuffle` is neither True nor False, or a number is not positive.
     """
-    check_shuffle(shuffle)
+    check_feeding(batch_size, num_epochs, shuffle, queue_capacity, num_threads)
 
     def input_fn(input_context: tf.distribute.InputContext | None = None) -> Any:
         features = _columns(x)
@@ -165,11 +165,11 @@ def pandas_input_fn(
 
     Raises:
       TypeError: If pandas is not installed, or `target_column` is not a string.
-      ValueError: If `shuffle` is neither True nor False, x has a column named `target_column`, or
-        the indexes differ.
+      ValueError: If `shuffle` is neither True nor False, a number is not positive, x has a column
+        named `target_column`, or the indexes differ.
     """
     pandas = _load_pandas()
-    check_shuffle(shuffle)
+    check_feeding(batch_size, num_epochs, shuffle, queue_capacity, num_threads)
     if not isinstance(target_column, str):
         raise TypeError(f"target_column must be a string type, got {target_column!r}.")
     if y is not None:
