@@ -32,11 +32,7 @@ class StochasticRoundingBehaviour(Enum):
 
     @staticmethod
     def from_bool(value: bool) -> StochasticRoundingBehaviour:
-        """Returns ON for True and OFF for False.
-
-        Args:
-          value: Whether weights are rounded stochastically.
-        """
+        """Returns ON for a `value` of True and OFF for False."""
         return StochasticRoundingBehaviour.ON if value else StochasticRoundingBehaviour.OFF
 
 
@@ -172,12 +168,7 @@ class IPUConfig(_Options):
         return int(self.auto_select_ipus)
 
     def note_instance(self, count: int, index: int) -> None:
-        """Keeps the number of instances and this one's index, without a line that names them.
-
-        Args:
-          count: The number of instances.
-          index: The index of this one.
-        """
+        """Keeps the `count` of instances and this one's `index`; no line says so."""
         group = "experimental.multi_replica_distribution"
         self._values.update({f"{group}.process_count": count, f"{group}.process_index": index})
 

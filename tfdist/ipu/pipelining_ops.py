@@ -22,24 +22,17 @@ class PipelineSchedule(Enum):
 
 
 def recomputation_checkpoint(tensor: tf.Tensor, name: str | None = None) -> tf.Tensor:
-    """Keeps a tensor in a recomputed stage, as `tfdist.training.recomputation_checkpoint` does.
+    """Keeps a `tensor` in a recomputed stage, as `tfdist.training.recomputation_checkpoint` does.
 
-    Args:
-      tensor: The tensor to keep.
-      name: Has no effect.
+    The `name` has no effect.
     """
     return _checkpoint(tensor)
 
 
 def pipeline(*args: Any, **options: Any) -> NoReturn:
-    """Raises an error that says what to write: a pipeline is an Estimator's.
+    """Raises a NotImplementedError that says what to write: a pipeline is an Estimator's.
 
-    Args:
-      *args: Arguments of the original.
-      **options: Options of the original.
-
-    Raises:
-      NotImplementedError: Always.
+    It takes the original's `args` and `options`.
     """
     raise NotImplementedError(
         "pipelining_ops.pipeline is not supported: a pipeline belongs to an Estimator here. Return "

@@ -59,10 +59,7 @@ def device_for(ipu_device: str) -> str | None:
 def with_originals_contract(strategy: Strategy, name: str, **options: bool) -> Strategy:
     """Returns the strategy with the original's contract for datasets, and its methods.
 
-    Args:
-      strategy: The strategy.
-      name: The original's name for it.
-      **options: Options of which False has no effect, which is logged.
+    The original's name for it is in the line that names options of False, which have no effect.
     """
     log_without_effect(name, [option for option in options if not options[option]])
     add_methods_to_models()

@@ -26,21 +26,13 @@ __all__ = [
 
 
 def create_ipu_config(**options: Any) -> IPUConfig:
-    """Returns device options; the options given have no effect, which is logged once.
-
-    Args:
-      **options: Options of the original.
-    """
+    """Returns device options; `options` of the original have no effect, which is logged once."""
     log_without_effect("create_ipu_config", sorted(options))
     return IPUConfig()
 
 
 def auto_select_ipus(opts: IPUConfig, num_ipus: int) -> IPUConfig:
-    """Selects a number of devices: one for each replica.
-
-    Args:
-      opts: The options, which are left as they are.
-      num_ipus: The number of devices.
+    """Returns a copy of `opts` with so many devices, `num_ipus`: one for each replica.
 
     Raises:
       ValueError: If it is not an integer of at least 1.
@@ -63,15 +55,10 @@ def set_floating_point_behaviour_options(
     esr: bool = True,
     nanoo: bool = True,
 ) -> IPUConfig:
-    """Sets `floating_point_behaviour`: `esr` is stochastic rounding; the others have no effect.
+    """Returns a copy of `opts` with another `floating_point_behaviour`.
 
-    Args:
-      opts: The options, which are left as they are.
-      inv: Has no effect.
-      div0: Has no effect.
-      oflo: Has no effect.
-      esr: Whether weights are rounded stochastically.
-      nanoo: Has no effect.
+    `esr` says whether weights are rounded stochastically. `inv`, `div0`, `oflo` and `nanoo` have no
+    effect.
     """
     opts = copy.deepcopy(opts)
     for name, value in dict(inv=inv, div0=div0, oflo=oflo, esr=esr, nanoo=nanoo).items():
@@ -80,12 +67,7 @@ def set_floating_point_behaviour_options(
 
 
 def set_recomputation_options(opts: IPUConfig, allow_recompute: bool = True) -> IPUConfig:
-    """Sets `allow_recompute`: whether the stages of pipelines are recomputed.
-
-    Args:
-      opts: The options, which are left as they are.
-      allow_recompute: Whether they are.
-    """
+    """Returns a copy of `opts` that recomputes the stages of pipelines if `allow_recompute`."""
     opts = copy.deepcopy(opts)
     opts.allow_recompute = allow_recompute
     return opts
@@ -96,16 +78,11 @@ def set_norm_options(
     use_stable_statistics: bool = False,
     experimental_distributed_batch_norm_replica_group_size: int = 1,
 ) -> IPUConfig:
-    """Sets `norms`: the replicas that share the statistics of a batch norm.
+    """Returns a copy of `opts` with other `norms`.
 
-    Statistics are always stable: `use_stable_statistics` has no effect, and if it is True, that is
-    logged when the options are configured.
-
-    Args:
-      opts: The options, which are left as they are.
-      use_stable_statistics: Has no effect.
-      experimental_distributed_batch_norm_replica_group_size: The number of replicas in a
-        group.
+    `experimental_distributed_batch_norm_replica_group_size` replicas share the statistics of a
+    batch norm. They are always stable: `use_stable_statistics` has no effect, and if it is True,
+    that is logged when the options are configured.
     """
     opts = copy.deepcopy(opts)
     if use_stable_statistics:
@@ -117,11 +94,9 @@ def set_norm_options(
 
 
 def select_ipus(opts: IPUConfig, indices: Sequence[int]) -> IPUConfig:
-    """Selects as many devices as there are indices; which ones has no effect, which is logged.
+    """Returns a copy of `opts` with as many devices as there are `indices`.
 
-    Args:
-      opts: The options, which are left as they are.
-      indices: One index for each device.
+    Which ones has no effect, which is logged when the options are configured.
 
     Raises:
       ValueError: If there is no index.
@@ -132,20 +107,12 @@ def select_ipus(opts: IPUConfig, indices: Sequence[int]) -> IPUConfig:
 
 
 def reset_ipu_seed(seed: int) -> None:
-    """Sets the seed from which this program's random operations are made, as TensorFlow's does.
-
-    Args:
-      seed: An integer.
-    """
+    """Sets the `seed` from which this program's random operations are made."""
     tf.random.set_seed(seed)
 
 
 def move_variable_initialization_to_cpu(graph: Any = None) -> None:
-    """Does nothing: initial values are always made on the host.
-
-    Args:
-      graph: Has no effect.
-    """
+    """Does nothing with the `graph`: initial values are always made on the host."""
 
 
 def _without_effect(name: str) -> Callable[..., IPUConfig]:
@@ -197,9 +164,5 @@ def __getattr__(name: str) -> Any:
 
 
 def configure_ipu_system(opts: IPUConfig) -> None:
-    """Makes the options those of this process; each session creates its devices.
-
-    Args:
-      opts: The options.
-    """
+    """Makes `opts` the options of this process; each session creates its devices."""
     opts.configure_ipu_system()

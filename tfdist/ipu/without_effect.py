@@ -8,11 +8,6 @@ import tensorflow as tf
 
 
 def log_without_effect(name: str, options: Iterable[str]) -> None:
-    """Logs that options have no effect; nothing where there are none.
-
-    Args:
-      name: The class or function that got them.
-      options: The names of the options.
-    """
+    """Logs that options of a class or function have no effect; nothing where there are none."""
     if given := ", ".join(options):
         tf.compat.v1.logging.warning("%s: no effect without an IPU: %s.", name, given)

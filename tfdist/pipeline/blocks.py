@@ -104,11 +104,7 @@ def begin_block(layer: LayerT, name: str, device: int | None = None) -> LayerT:
 
 
 def remove_blocks(model: Any) -> None:
-    """Reverts every `begin_block` of a layer or of a model's layers.
-
-    Args:
-      model: The Keras model or layer.
-    """
+    """Reverts every `begin_block` of the layers of a Keras `model`, which may be a layer."""
     layers = [model, *nested_layers(model)]
     for layer, method in itertools.product(layers, _WRAPPED):
         own = vars(layer).get(method)

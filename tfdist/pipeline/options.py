@@ -96,27 +96,15 @@ class Options:
         return self._settings
 
     def device_iterations(self, number: int) -> Options:
-        """Sets the number of weight updates in one call; in inference, of micro-batches.
-
-        Args:
-          number: At least 1.
-        """
+        """Sets the `number` of weight updates in one call, or in inference of micro-batches."""
         return self._set(device_iterations=number)
 
     def gradient_accumulation(self, number: int) -> Options:
-        """Sets the number of micro-batches in one weight update; must be 1 in inference.
-
-        Args:
-          number: At least 1.
-        """
+        """Sets the `number` of micro-batches in one weight update; must be 1 in inference."""
         return self._set(gradient_accumulation=number)
 
     def accumulation_reduction(self, reduction: Reduction) -> Options:
-        """Sets whether the gradients of micro-batches and replicas are averaged or added.
-
-        Args:
-          reduction: "mean" or "sum".
-        """
+        """Sets the `reduction` of micro-batches' and replicas' gradients: "mean" or "sum"."""
         return self._set(accumulation_reduction=reduction)
 
     def output_mode(self, mode: OutputMode | None, *, every: int | None = None) -> Options:
@@ -131,59 +119,31 @@ class Options:
         return self._set(output_mode=mode, every=every)
 
     def replication_factor(self, number: int) -> Options:
-        """Sets the number of copies of the model in this process, each on separate devices.
-
-        Args:
-          number: At least 1.
-        """
+        """Sets the `number` of copies of the model in this process, each on separate devices."""
         return self._set(replication_factor=number)
 
     def optimizer_state(self, place: OptimizerState) -> Options:
-        """Sets where the optimizer's slots are: "device" or "host".
-
-        Args:
-          place: "device" or "host".
-        """
+        """Sets the `place` of the optimizer's slots: "device" or "host"."""
         return self._set(optimizer_state=place)
 
     def recomputation(self, enabled: bool) -> Options:
-        """Sets whether activations are dropped and computed again for the backward pass.
-
-        Args:
-          enabled: True or False.
-        """
+        """Drops activations and computes them again for the backward pass, if `enabled`."""
         return self._set(recomputation=enabled)
 
     def random_seed(self, seed: int | None) -> Options:
-        """Sets the seed of the model's random numbers; None leaves it to TensorFlow.
-
-        Args:
-          seed: An integer, or None.
-        """
+        """Sets the `seed` of the model's random numbers; None leaves it to TensorFlow."""
         return self._set(random_seed=seed)
 
     def enable_profiling(self, directory: str | os.PathLike[str]) -> Options:
-        """Sets the folder into which calls write profiles.
-
-        Args:
-          directory: The folder.
-        """
+        """Sets the `directory` into which calls write profiles."""
         return self._set(profile_dir=directory)
 
     def show_progress_bar(self, shown: bool) -> Options:
-        """Sets whether the first call shows the progress of building the graph.
-
-        Args:
-          shown: True or False.
-        """
+        """Sets whether the progress of building the graph is `shown` in the first call."""
         return self._set(show_progress_bar=shown)
 
     def execution_strategy(self, strategy: ExecutionStrategy) -> Options:
-        """Sets the stages and their schedule.
-
-        Args:
-          strategy: A `PipelinedExecution` or a `ShardedExecution`.
-        """
+        """Sets the stages and their schedule: the `strategy`, pipelined or sharded."""
         return self._set(execution_strategy=strategy)
 
     def clone(self) -> Options:
@@ -193,13 +153,9 @@ class Options:
         return copy
 
     def freeze(self, user: str) -> Settings:
-        """Checks the settings together and refuses all later changes.
+        """Checks the settings together, refuses all later changes, and returns the settings.
 
-        Args:
-          user: The user of the options, for the error message of a later change: "a DataLoader".
-
-        Returns:
-          The settings.
+        The message of a later change names the `user` of the options, such as "a DataLoader".
 
         Raises:
           ValueError: If settings contradict each other.

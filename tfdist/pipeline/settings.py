@@ -93,11 +93,7 @@ class Settings:
         return self.micro_batches_per_replica * self.replication_factor
 
     def output_mode_for(self, training: bool) -> OutputMode:
-        """Returns the output mode, with the default for training or inference in place of None.
-
-        Args:
-          training: Whether the model is trained.
-        """
+        """Returns the output mode; in place of None the default of `training`, or of inference."""
         return self.output_mode or ("final" if training else "all")
 
     def check_together(self) -> None:

@@ -8,11 +8,7 @@ import tensorflow as tf
 
 
 def ShardedOptimizer(optimizer: Any) -> Any:
-    """Returns the optimizer: its ops are already placed where its variables are, which is logged.
-
-    Args:
-      optimizer: The optimizer.
-    """
+    """Returns the `optimizer`: its ops are where its variables are already, which is logged."""
     tf.compat.v1.logging.info(
         "ShardedOptimizer has no effect: updates run where their variables are."
     )

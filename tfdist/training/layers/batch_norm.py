@@ -194,9 +194,12 @@ def batch_normalization(
     The variables have the names that `v1.layers.batch_normalization` gives them, so checkpoints
     fit. The updates of the moving averages are in the collection UPDATE_OPS.
 
-    The arguments are that function's, and `group_size` is that of `BatchNormalization`. `inputs` is
-    [batch, ...]. `training` is True or False; a tensor as well if the group is one replica. An
-    initializer of None is that function's default, and `fused` has no effect.
+    `axis`, `momentum`, `epsilon`, `center`, `scale`, `beta_initializer`, `gamma_initializer`,
+    `moving_mean_initializer`, `moving_variance_initializer`, `beta_regularizer`,
+    `gamma_regularizer`, `beta_constraint`, `gamma_constraint`, `trainable`, `name` and `reuse` are
+    those of that function, where an initializer of None is its default. `fused` has no effect.
+    `inputs` is [batch, ...], `training` True or False, or a tensor if the group is one replica, and
+    `group_size` as in `BatchNormalization`.
 
     Returns:
       A tensor of the shape of `inputs`.
