@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_flag, check_number, check_that, check_whole
+from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.graph.step import RUN_WITH_EACH_STEP
 from tfdist.estimator.run_config import is_own
 from tfdist.strategies.placement import HOST
@@ -115,9 +116,7 @@ class DeviceLoggingTensorHook(v1.train.SessionRunHook):  # type: ignore[misc]
         is_mode = isinstance(logging_mode, self.LoggingMode)
         check_that(is_mode, "logging_mode", logging_mode, "must be LoggingMode.LAST or ALL")
         self._timer = (
-            v1.train.SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_iter)
-            if has_interval
-            else None
+            SteadyTimer(every_secs=every_n_secs, every_steps=every_n_iter) if has_interval else None
         )
         self._at_end = at_end
         self._formatter = formatter

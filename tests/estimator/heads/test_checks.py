@@ -50,8 +50,12 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "label_vocabulary must be provided when classes_for_class_based_metrics are strings": (
         lambda: tfe.MultiLabelHead(3, classes_for_class_based_metrics=["a"])
     ),
-    "'z' is not in list": lambda: tfe.MultiLabelHead(
-        2, label_vocabulary=["a", "b"], classes_for_class_based_metrics=["z"]
+    r"must be in label_vocabulary \['a', 'b'\]. Given: z": lambda: tfe.MultiLabelHead(
+        2, label_vocabulary=["a", "b"], classes_for_class_based_metrics=["a", "z"]
+    ),
+    r"must be in range \[0, 1\]. Given: 0.5": lambda: tfe.MultiLabelHead(
+        2,
+        classes_for_class_based_metrics=[0.5],  # type: ignore[list-item]
     ),
     "Invalid label_dimension 0": lambda: tfe.RegressionHead(0),
 }

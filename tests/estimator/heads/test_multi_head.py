@@ -147,6 +147,9 @@ def test_an_estimator_trains_evaluates_and_predicts(
 REFUSED: dict[str, Callable[[], Any]] = {
     r"Must specify heads. Given: \[\]": lambda: tfe.MultiHead([]),
     "All given heads must have name specified": lambda: tfe.MultiHead([tfe.RegressionHead()]),
+    r"The names of heads must differ. Given: \['a', 'a'\]": lambda: tfe.MultiHead(
+        [tfe.RegressionHead(name="a"), tfe.BinaryClassHead(name="a")]
+    ),
     r"heads and head_weights must have the same size. Given len\(heads\): 1. "
     r"Given len\(head_weights\): 2": lambda: tfe.MultiHead([tfe.RegressionHead(name="a")], [1, 2]),
     "The loss_reduction must be the same for different heads": lambda: (

@@ -36,8 +36,8 @@ class MultiHead(SpecHead):
       head_weights: For each head, a number by which its loss is multiplied. None means 1.
 
     Raises:
-      ValueError: If there is no head, a head has no name, or the number of weights differs from
-        the number of heads.
+      ValueError: If there is no head, a head has no name or that of another one, or the number of
+        weights differs from the number of heads.
     """
 
     _default_scope = "multi_head"
@@ -53,7 +53,10 @@ class MultiHead(SpecHead):
         for head in heads:
             if head.name is None:
                 raise ValueError(f"All given heads must have name specified. Given: {head}")
-        self._heads = {str(head.name): head for head in heads}
+        names = [str(head.name) for head in heads]
+        if len(set(names)) < len(names):
+            raise ValueError(f"The names of heads must differ. Given: {names}")
+        self._heads = dict(zip(names, heads, strict=True))
         self._weights = tuple(head_weights) if head_weights else None
 
     @property

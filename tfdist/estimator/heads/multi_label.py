@@ -140,19 +140,18 @@ def _measures_of_class(class_id: int, vocabulary: Sequence[str] | None) -> list[
 def _class_ids(chosen: Any, n_classes: int, vocabulary: Sequence[str] | None) -> tuple[int, ...]:
     """Converts ids or words to ids; ValueError unless each is a class."""
     chosen = tuple(chosen or ())
-    if not chosen:
-        return ()
-    if isinstance(chosen[0], str):
+    allowed: Sequence[Any] = range(n_classes)
+    shown = f"range [0, {n_classes - 1}]"
+    if chosen and isinstance(chosen[0], str):
         if not vocabulary:
             raise ValueError(
                 "label_vocabulary must be provided when classes_for_class_based_metrics are "
                 "strings."
             )
-        return tuple(vocabulary.index(word) for word in chosen)
-    for class_id in chosen:
-        if not 0 <= class_id < n_classes:
+        allowed, shown = vocabulary, f"label_vocabulary {vocabulary}"
+    for one in chosen:
+        if one not in allowed:
             raise ValueError(
-                "All classes_for_class_based_metrics must be in range "
-                f"[0, {n_classes - 1}]. Given: {class_id}"
+                f"All classes_for_class_based_metrics must be in {shown}. Given: {one}"
             )
-    return chosen
+    return tuple(map(allowed.index, chosen))
