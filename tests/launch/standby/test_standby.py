@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from tfdist.launch.machine.mpi import horovod_problem
 from tfdist.launch.standby.standby import Program, Standby, can_stand_by
+from tfdist.testing.run import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -51,13 +53,13 @@ while not any(p.name() == "tfdist-standby" for p in agent.children()):
 """
 
 
-def start(launch: Launch, folder: Path, end: str, *options: str, num_instances: int = 1) -> Any:
+def start(launch: Launch, folder: Path, end: str, *options: str, **more: Any) -> Any:
     (folder / "run-0").mkdir()
     (folder / "run-0" / "train.py").write_text(PROGRAM + end)
     (folder / "run-0" / "beside.py").write_text("NAME = __name__")
     command = (sys.executable, "train.py", "--steps", "3")
     options = ("--max-restarts", "5", "--env", "A_VARIABLE=1", *options)
-    return launch(command, *options, num_instances=num_instances)
+    return launch(command, *options, **{"num_instances": 1, **more})
 
 
 def said(run: Any) -> list[dict[str, Any]]:
@@ -87,6 +89,39 @@ def test_a_worker_starts_afresh_where_its_standby_is_gone(launch: Launch, tmp_pa
     assert [one["parent"] == "tfdist-standby" for one in said(run)] == [False, False, False]
     assert "worker 0 starts without its standby: it has ended" in run.err
     assert run.is_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("number", "end_line"),
+    [
+        (signal.SIGTERM, "stopped by SIGTERM; all workers have left"),
+        (signal.SIGUSR1, "the workers were asked to stop, and exited"),
+    ],
+)
+def test_a_worker_that_starts_after_a_request_to_stop_hears_of_it(
+    launch: Launch,
+    tmp_path: Path,
+    break_agents: Callable[[str], dict[str, str]],
+    number: signal.Signals,
+    end_line: str,
+) -> None:
+    end = """
+if os.environ["TFDIST_RESTART_COUNT"] == "0":
+    [standby] = [p for p in agent.children() if p.name() == "tfdist-standby"]
+    standby.suspend()  # The agent waits for its answer, and then starts a new process.
+    sys.exit(3)
+time.sleep(600)
+"""
+    limits = (
+        "from tfdist.launch.standby import standby as s; s._READY_LIMIT_S = s._FORK_LIMIT_S = 2"
+    )
+    said = tmp_path / "said"
+    with said.open("w") as file:
+        run = start(launch, tmp_path, end, environ=break_agents(limits), stderr=file)
+    assert wait_until(lambda: "restart 1 of 5" in said.read_text(), 60)
+    run.signal(number)
+    assert run.wait() == 128 + number
+    assert end_line in said.read_text()
 
 
 def test_a_standby_that_still_imports_is_not_waited_for_long(

@@ -120,6 +120,7 @@ class Agent:
         self._changed: tuple[float, float] = (-1.0, 0.0)
         self._is_stopping = asyncio.Event()
         self._worker: subprocess.Popen[bytes] | ForkedWorker | None = None
+        self._early: list[int] = []  # signals that came before it: a standby may take seconds
 
     async def keep(self) -> Mapping[str, Any] | None:
         """Starts the worker, and sees to it until no process of it is left.
@@ -147,6 +148,8 @@ class Agent:
             self._channel.say("ended", code=code, ago_s=0.0)
             self._channel.say("gone", was_killed=False)
         else:
+            for number in self._early:
+                self._pass_on(number)
             self._channel.say("started", pid=self._worker.pid)
             self._channel.say("gone", was_killed=await self._see_it_end(self._worker))
         return await obeying
@@ -290,7 +293,9 @@ class Agent:
 
     def _pass_on(self, number: int) -> None:
         """Sends a signal to the worker's process group, unless the worker has ended."""
-        if self._worker is not None and self._worker.returncode is None:
+        if self._worker is None:
+            self._early.append(number)
+        elif self._worker.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._worker.pid, number)
 
