@@ -25,9 +25,6 @@ def set_cpu_devices(count: int) -> None:
     warning is logged: stages compute on the GPUs. Hide the GPUs (CUDA_VISIBLE_DEVICES="") to
     compute on CPU devices there.
 
-    Args:
-      count: Number of devices to compute on.
-
     Raises:
       RuntimeError: If TensorFlow is already running with fewer devices. The first operation or
         tensor starts TensorFlow; so does a Keras optimizer.

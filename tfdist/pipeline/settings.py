@@ -27,23 +27,13 @@ _MAX_SEED = 2**63 - 1  # TensorFlow keeps a seed in 64 bits.
 class Settings:
     """The settings of a model's run, as set with `Options`.
 
+    `device_iterations`, `gradient_accumulation`, `accumulation_reduction`, `output_mode`,
+    `replication_factor`, `optimizer_state`, `recomputation`, `random_seed`, `show_progress_bar` and
+    `execution_strategy` are described by its methods of these names.
+
     Attributes:
-      device_iterations: Number of weight updates in one call; in inference, of micro-batches.
-      gradient_accumulation: Number of micro-batches in one weight update.
-      accumulation_reduction: Whether the gradients of the micro-batches and replicas are averaged
-        ("mean") or added ("sum").
-      output_mode: The micro-batches with outputs that a call returns: the last one ("final"), all
-        of them ("all"), or each n-th one ("every_n"). "sum" returns the sum of all outputs. None is
-        "final" in training and "all" in inference.
-      every: The n of "every_n", in micro-batches of a replica.
-      replication_factor: Number of copies of the model in this process, each on separate devices.
-      optimizer_state: Whether the optimizer's slots are on the "device" or on the "host".
-      recomputation: Whether a stage drops its activations after the forward pass and computes
-        them again for the backward pass.
-      random_seed: Seed of the model's random numbers; None leaves it to TensorFlow.
+      every: The n of the output mode "every_n", in micro-batches of a replica.
       profile_dir: Folder for profiles of the calls; None writes no profiles.
-      show_progress_bar: Whether the first call shows the progress of building the graph.
-      execution_strategy: The stages and their schedule.
 
     Raises:
       TypeError: If a value has the wrong type.

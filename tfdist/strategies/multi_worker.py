@@ -283,10 +283,6 @@ def from_multi_worker_mirrored(
 
     In eager execution the stock strategy has met the other workers already, and has started a
     server on this task's port, which cannot be stopped. It is used, with the devices that it has.
-
-    Args:
-      stock: The strategy, made with TF_CONFIG or a cluster resolver.
-      variables_on_host: As in `MultiWorkerStrategy`.
     """
     devices = [tf.DeviceSpec.from_string(name) for name in stock.extended.worker_devices]
     device = f"/device:{devices[0].device_type}:{devices[0].device_index}"
@@ -317,11 +313,8 @@ def in_place_of_servers(
 ) -> MultiWorkerStrategy:
     """Makes the strategy of a worker whose program was written for parameter servers.
 
-    The workers of TF_CONFIG's cluster hold the variables and train in step; ps tasks hold none.
-
-    Args:
-      stock: TensorFlow's ParameterServerStrategy, whose GPUs become replicas; None without one.
-      variables_on_host: As in `MultiWorkerStrategy`.
+    The workers of TF_CONFIG's cluster hold the variables and train in step; ps tasks hold none. The
+    GPUs of `stock`, TensorFlow's ParameterServerStrategy, become replicas.
     """
     devices = [] if stock is None else map(tf.DeviceSpec.from_string, stock.extended.worker_devices)
     num_gpus = sum(device.device_type == "GPU" for device in devices)

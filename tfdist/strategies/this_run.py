@@ -91,14 +91,8 @@ def execute_on_instances(
     the first of them is the chief. It is for a strategy's functions in a graph and session made
     in the function. A `RunConfig` belongs to the whole run: train with an Estimator outside.
 
-    Args:
-      instances: The indices of the instances.
-      function: The function to call.
-      *args: Its arguments.
-      **kwargs: Its keyword arguments.
-
-    Returns:
-      The function's result on the instances named; None on the others.
+    Returns the result of `function`, called with `args` and `kwargs`, on the `instances` whose
+    indices are named; None on the others.
 
     Raises:
       ValueError: If there is no instance, or one that the run does not have.
@@ -131,12 +125,9 @@ def synchronize(timeout_s: float = 1800.0) -> None:
     which ones are missing; over Horovod the first instance does, once a minute, by Horovod's own
     warning.
 
-    Args:
-      timeout_s: How long to wait for the others, in seconds.
-
     Raises:
-      ValueError: If the time is not a finite number above 0.
-      RendezvousError: If an instance is missing after that time.
+      ValueError: If `timeout_s` is not a finite number above 0.
+      RendezvousError: If an instance is missing after so many seconds.
       WorkerLostError: If the process of another instance has ended.
     """
     check_number("timeout_s", timeout_s, above=0)

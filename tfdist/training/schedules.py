@@ -61,14 +61,8 @@ def polynomial_decay(
 ) -> Schedule:
     """Returns a schedule end_rate + (rate - end_rate) (1 - t / T)^power, T = steps - first_step.
 
-    t is the number of steps after `first_step`, at most T.
-
-    Args:
-      rate: As in `linear_decay`.
-      steps: As in `linear_decay`.
-      end_rate: As in `linear_decay`.
-      power: The exponent; 1 is a linear decay.
-      first_step: As in `linear_decay`.
+    t is the number of steps after `first_step`, at most T. A `power` of 1 is a linear decay. The
+    other arguments are those of `linear_decay`.
     """
     check_number("power", power, above=0)
     rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)
@@ -92,8 +86,7 @@ def cosine_decay(rate: float, steps: int, end_rate: float = 0.0, first_step: int
 def stepped(rates: Mapping[int, float]) -> Schedule:
     """Returns a schedule that is constant from each of some steps on: {0: 0.1, 30_000: 0.01}.
 
-    Args:
-      rates: The first step of each rate, in increasing order from 0, and the rate.
+    `rates` has the first step of each rate, in increasing order from 0, and the rate.
     """
     steps = increasing_steps(rates, "stepped", "{0: 0.1, 1000: 0.01}")
     values = [check_number(f"the rate from step {step} on", rates[step]) for step in steps]

@@ -114,11 +114,7 @@ def recomputation_checkpoint(tensor: tf.Tensor) -> tf.Tensor:
     In a function of `recompute` it cuts the computation in two: the backward pass computes the part
     behind the tensor again, and only afterwards the part before it. Elsewhere it has no effect.
 
-    Args:
-      tensor: The tensor to keep.
-
-    Returns:
-      The same value, which the model goes on with.
+    Returns the value of the `tensor`, which the model goes on with.
     """
     if tf.executing_eagerly():
         return tensor

@@ -107,11 +107,7 @@ class LossScaleOptimizer(OptimizerWrapper):
         return self._variables()["skipped_steps"].read_value()
 
     def get_scaled_loss(self, loss: Any) -> Any:
-        """Returns the loss times the scale, a scalar; the loss whose gradients to compute.
-
-        Args:
-          loss: A scalar, or a function that returns it.
-        """
+        """Returns a `loss` times the scale; both are scalars, or functions that return one."""
         if callable(loss):
             return lambda: self.get_scaled_loss(loss())
         self._has_scaled, self._has_unscaled = True, False
@@ -131,11 +127,8 @@ class LossScaleOptimizer(OptimizerWrapper):
     def get_unscaled_gradients(self, gradients: Iterable[Any]) -> list[Any]:
         """Returns gradients of a scaled loss divided by the scale, in float32.
 
-        For a host function that changes the gradients before it gives them to `apply_gradients`,
-        which then does not divide them again.
-
-        Args:
-          gradients: Tensors, `tf.IndexedSlices` or None.
+        For a host function that changes the `gradients`, tensors, slices or None, before it gives
+        them to `apply_gradients`, which then does not divide them again.
         """
         self._has_unscaled = True
         inverse = _inverse(self.loss_scale)
