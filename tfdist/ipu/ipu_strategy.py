@@ -14,12 +14,7 @@ def IPUStrategy(
     """Returns a `LocalStrategy` for the original's arguments, with variables on the device.
 
     Its replicas are those of this instance, and take the dataset's batches in turn. Instances know
-    nothing of each other.
-
-    Args:
-      ipu_device: "/device:IPU:0", or another device's name.
-      enable_dataset_iterators: Has no effect; False is logged once.
-      enable_keras_extensions: Has no effect; False is logged once.
+    nothing of each other. The arguments are those of `PopDistStrategy`.
 
     Raises:
       ValueError: If it is another IPU than the first.

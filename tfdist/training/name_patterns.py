@@ -50,19 +50,6 @@ class NamePatterns:
                 )
 
 
-def exclusions(
-    from_weight_decay: Sequence[str] | None, from_layer_adaptation: Sequence[str] | None
-) -> tuple[NamePatterns, NamePatterns]:
-    """Returns the patterns of variables without weight decay, and without a trust ratio.
-
-    The second ones are the first ones if they are None.
-    """
-    no_decay = NamePatterns("exclude_from_weight_decay", from_weight_decay)
-    if from_layer_adaptation is None:
-        return no_decay, no_decay
-    return no_decay, NamePatterns("exclude_from_layer_adaptation", from_layer_adaptation)
-
-
 def name_of(variable: Any) -> str:
     """Returns a variable's name as an operation: "layer/kernel", not "layer/kernel:0"."""
     return str(variable.name).partition(":")[0]

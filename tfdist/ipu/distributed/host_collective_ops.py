@@ -34,15 +34,10 @@ def allgather(value: Any, tensor_name: str | None = None) -> tf.Tensor:
 
 
 def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> tf.Tensor:
-    """Returns the sum or the mean over all instances.
-
-    Args:
-      value: A tensor of numbers; shape and dtype are equal on all instances.
-      reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`.
-      tensor_name: The name of the message; equal on all instances.
+    """Returns the sum or the mean over all instances; other arguments are those of `allgather`.
 
     Raises:
-      ValueError: If it is another reduction.
+      ValueError: If `reduce_op` is not `tf.distribute.ReduceOp.SUM` or `MEAN`.
     """
     mean = is_mean(reduce_op)
     with tf.init_scope():
@@ -55,15 +50,10 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> tf.
 
 
 def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) -> tf.Tensor:
-    """Returns one instance's value on every instance.
-
-    Args:
-      value: A tensor of numbers; shape and dtype are equal on all instances.
-      root_rank: The index of that instance.
-      tensor_name: The name of the message; equal on all instances.
+    """Returns one instance's value on every instance; other arguments are those of `allgather`.
 
     Raises:
-      ValueError: If there is no such instance.
+      ValueError: If there is no instance of the index `root_rank`.
     """
     with tf.init_scope():
         number = _collectives().num_workers

@@ -11,11 +11,8 @@ class CrossReplicaOptimizer(training.DistributedOptimizer):
     """`tfdist.training.DistributedOptimizer`: the mean of the gradients over all replicas.
 
     As everywhere in tfdist the gradients are those of `compute_gradients`, or of a loss that was
-    divided by the number of replicas: their sum is the gradient of the mean loss.
-
-    Args:
-      opt: The optimizer.
-      name: Has no effect.
+    divided by the number of replicas: their sum is the gradient of the mean loss. `opt` is the
+    optimizer, and `name` has no effect.
     """
 
     def __init__(self, opt: Any, name: str = "CrossReplicaOptimizer") -> None:

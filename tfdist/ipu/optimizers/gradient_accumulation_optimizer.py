@@ -26,14 +26,7 @@ class GradientAccumulationReductionMethod(Enum):
 
     @classmethod
     def parse(cls, value: Any) -> GradientAccumulationReductionMethod:
-        """Returns a member from itself or its name in any case.
-
-        Args:
-          value: A member, or its name.
-
-        Raises:
-          ValueError: If it is neither.
-        """
+        """Returns the member that a `value` is, or that it names in any case; else a ValueError."""
         if isinstance(value, cls):
             return value
         if isinstance(value, str) and value.upper() in cls.__members__:
@@ -88,11 +81,7 @@ class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV
 class GradientAccumulationOptimizer(GradientAccumulationOptimizerV2):
     """`GradientAccumulationOptimizerV2` with the older one's arguments, for any optimizer.
 
-    Args:
-      opt: The optimizer.
-      num_mini_batches: Mini-batches of an update, each a session call.
-      verify_usage: Has no effect.
-      name: Has no effect.
+    `verify_usage` and `name` have no effect.
     """
 
     def __init__(

@@ -161,10 +161,7 @@ class HorovodStrategy(BaseStrategy):
 
     Args:
       device: The device that computes gradients. None is the GPU of this process's local rank, or
-        a second logical CPU.
-      variables_on_host: As in `MultiWorkerStrategy`.
-      num_replicas: As in `MultiWorkerStrategy`.
-      compression: As in `MultiWorkerStrategy`.
+        a second logical CPU. The others are those of `MultiWorkerStrategy`.
 
     Raises:
       ValueError: If `compression` or `num_replicas` is not allowed.

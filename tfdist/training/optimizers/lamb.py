@@ -8,9 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.arguments import check_number
-from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
-from tfdist.training.optimizers.adam_moments import AdamMoments
+from tfdist.training.optimizers.adamw import AdamW
 from tfdist.training.optimizers.rule_optimizer import read_handle, scratch_with
 
 
@@ -25,7 +24,7 @@ def trust_ratio(weight_norm: Any, step_norm: Any, max_weight_norm: float | None 
     return tf.where(is_usable, weight_norm / step_norm, 1.0)
 
 
-class LAMB(AdamMoments):
+class LAMB(AdamW):
     """Layer-wise adaptive moments for large batches; a v1 optimizer.
 
     You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020,
@@ -72,20 +71,18 @@ class LAMB(AdamMoments):
         stochastic_rounding: bool = True,
         name: str = "LAMB",
     ) -> None:
-        self._no_decay, self._no_ratio = exclusions(
-            exclude_from_weight_decay, exclude_from_layer_adaptation
-        )
         super().__init__(
             learning_rate,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
-            bias_correction=bias_correction,
-            patterns=[self._no_decay, self._no_ratio],
-            stochastic_rounding=stochastic_rounding,
-            name=name,
+            beta_1,
+            beta_2,
+            epsilon,
+            weight_decay,
+            bias_correction,
+            exclude_from_weight_decay,
+            stochastic_rounding,
+            name,
         )
-        self._weight_decay = check_number("weight_decay", weight_decay)
+        self._exclude_from_ratio(exclude_from_layer_adaptation)
         if max_weight_norm is not None:
             check_number("max_weight_norm", max_weight_norm, above=0)
         self._max_weight_norm = max_weight_norm
@@ -96,8 +93,8 @@ class LAMB(AdamMoments):
         """Updates with four passes over memory: decay, Adam's kernel, norms, subtraction."""
         dtype = gradient.dtype
         value = read_handle(weight, gradient)
-        decay = 0.0 if self._no_decay.fit(variable) else self._weight_decay
-        scratch = scratch_with(tf.constant(decay, dtype) * value)  # Adam's kernel can add to it.
+        decay = tf.constant(self._decay_of(variable), dtype)
+        scratch = scratch_with(decay * value)  # Adam's kernel can add to it.
         added = self._subtract_direction(scratch, -tf.ones([], dtype), gradient, slots)
         with tf.control_dependencies([added]):
             step = read_handle(scratch, gradient)

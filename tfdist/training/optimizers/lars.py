@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.arguments import check_flag, check_number
-from tfdist.training.name_patterns import exclusions
 from tfdist.training.norms import norm
 from tfdist.training.optimizers.rule_optimizer import RuleOptimizer, read_handle
 
@@ -69,13 +68,11 @@ class LARS(RuleOptimizer):
         stochastic_rounding: bool = True,
         name: str = "LARS",
     ) -> None:
-        self._no_decay, self._no_ratio = exclusions(
-            exclude_from_weight_decay, exclude_from_layer_adaptation
+        super().__init__(
+            learning_rate, name, stochastic_rounding, weight_decay, exclude_from_weight_decay
         )
-        patterns = [self._no_decay, self._no_ratio]
-        super().__init__(learning_rate, name, patterns, stochastic_rounding)
+        self._exclude_from_ratio(exclude_from_layer_adaptation)
         self._momentum = check_number("momentum", momentum, below=1)
-        self._weight_decay = check_number("weight_decay", weight_decay)
         self._eeta = check_number("eeta", eeta, above=0)
         self._epsilon = check_number("epsilon", epsilon)
         self._nesterov = check_flag("nesterov", nesterov)
@@ -84,7 +81,7 @@ class LARS(RuleOptimizer):
     def _update(
         self, variable: Any, weight: tf.Tensor, gradient: tf.Tensor, slots: Sequence[tf.Tensor]
     ) -> Any:
-        decay = 0.0 if self._no_decay.fit(variable) else self._weight_decay
+        decay = self._decay_of(variable)
         rate = self.rate(gradient.dtype)
         value, before = read_handle(weight, gradient), read_handle(slots[0], gradient)
         added = gradient + decay * value

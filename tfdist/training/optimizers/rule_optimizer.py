@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.arguments import check_flag
+from tfdist.cluster.arguments import check_flag, check_number
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import anonymous_name
 from tfdist.training.half_precision import computed_in, in_float32, is_half
@@ -37,12 +37,14 @@ _SEED = "stochastic_rounding_seed"
 class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
     """Base class: a v1 optimizer that is made from a rule.
 
-    The learning rate is a number, a tensor, or a function without arguments (a schedule). A list of
-    patterns that fits no variable is logged once. Weights in half precision are rounded up or down
-    by chance, or with `stochastic_rounding=False` to the nearest value.
+    The learning rate is a number, a tensor, or a function without arguments (a schedule). Variables
+    that a pattern fits do not decay, and have no trust ratio; a pattern that fits none is logged
+    once. Weights in half precision are rounded up or down by chance, or with
+    `stochastic_rounding=False` to the nearest value.
 
     Raises:
-      ValueError: If the rate is a number that is negative or not finite.
+      TypeError: If the patterns are not a list of strings.
+      ValueError: If the rate or the decay is a number that is negative or not finite.
     """
 
     _slot_names: ClassVar[tuple[str, ...]] = ()
@@ -51,12 +53,15 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         self,
         learning_rate: Any,
         name: str,
-        patterns: Sequence[NamePatterns] = (),
-        stochastic_rounding: bool = True,
+        stochastic_rounding: bool,
+        weight_decay: float = 0.0,
+        exclude_from_weight_decay: Sequence[str] | None = None,
     ) -> None:
         super().__init__(use_locking=False, name=name)
         self._learning_rate = check_rate(learning_rate)
-        self._given_patterns = patterns
+        self._weight_decay = check_number("weight_decay", weight_decay)
+        self._no_decay = NamePatterns("exclude_from_weight_decay", exclude_from_weight_decay)
+        self._no_ratio = self._no_decay
         self._dtypes: list[tf.DType] = []  # of the arithmetic of the variables to update
         self._rates: dict[tf.DType, tf.Tensor] = {}
         self._stochastic_rounding = check_flag("stochastic_rounding", stochastic_rounding)
@@ -85,6 +90,13 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         """
         raise NotImplementedError
 
+    def _exclude_from_ratio(self, patterns: Sequence[str] | None) -> None:
+        if patterns is not None:
+            self._no_ratio = NamePatterns("exclude_from_layer_adaptation", patterns)
+
+    def _decay_of(self, variable: Any) -> float:
+        return 0.0 if self._no_decay.fit(variable) else self._weight_decay
+
     @property
     def _rounds_stochastically(self) -> bool:
         return self._stochastic_rounding and is_stochastic_rounding_enabled()
@@ -107,7 +119,7 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
         self._dtypes = list(dict.fromkeys(map(computed_in, var_list)))
-        for patterns in self._given_patterns:
+        for patterns in (self._no_decay, self._no_ratio):
             patterns.report_unused(var_list)
         for variable in var_list:
             for slot in self._slot_names:

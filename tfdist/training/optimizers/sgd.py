@@ -47,7 +47,7 @@ class SGD(RuleOptimizer):
         stochastic_rounding: bool = True,
         name: str = "SGD",
     ) -> None:
-        super().__init__(learning_rate, name, (), stochastic_rounding)
+        super().__init__(learning_rate, name, stochastic_rounding)
         self._momentum = check_number("momentum", momentum, below=1)
         self._nesterov = check_flag("nesterov", nesterov)
         if nesterov and not momentum:
