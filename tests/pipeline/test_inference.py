@@ -1,4 +1,4 @@
-"""A model whose forward pass runs in a pipeline: outputs in the samples' order, shared weights."""
+"""A model whose forward pass runs in a pipeline: shared weights, and layers that do not train."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,35 +37,6 @@ def test_inference_sees_the_weights_as_training_leaves_them(
         np.testing.assert_allclose(found, model(inputs), 0, 1e-6)
         assert before is None or (found != before).any()
         before = found
-
-
-# Of 6 iterations x 2 replicas, 2 samples each.
-OUTPUTS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], np.ndarray]]] = {
-    "default": ({}, lambda x: x),
-    "final": ({"mode": "final"}, lambda x: x[-2:]),
-    "every_n": ({"mode": "every_n", "every": 3}, lambda x: x[[4, 5, 10, 11]]),
-    "sum": ({"mode": "sum"}, lambda x: x.sum(0)),
-}
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_outputs_are_in_the_order_of_the_samples(quiet: Quiet, name: str) -> None:
-    mode, picked = OUTPUTS[name]
-
-    def model(x: tf.Tensor) -> dict[str, tf.Tensor]:
-        with Block("B1"):
-            doubled = x * 2
-        with Block("B2"):
-            return {"doubled": doubled, "total": tf.reduce_sum(x)}
-
-    options = quiet(TWO, device_iterations=6, replication_factor=2)
-    if mode:
-        options.output_mode(**mode)
-    x = np.arange(24 * 3, dtype="float32").reshape(24, 3)
-    found = inference_model(model, options)(x)
-    by_micro_batch = x.reshape(12, 2, 3)
-    np.testing.assert_allclose(found["doubled"], picked(by_micro_batch * 2).reshape(-1, 3))
-    np.testing.assert_allclose(found["total"], picked(by_micro_batch.sum((1, 2))))
 
 
 def test_dropout_and_batch_norm_do_as_in_inference(quiet: Quiet) -> None:

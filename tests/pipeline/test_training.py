@@ -10,7 +10,14 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from tfdist.pipeline import Block, Options, PipelinedExecution, compiled_calls, training_model
+from tfdist.pipeline import (
+    Block,
+    Options,
+    PipelinedExecution,
+    compiled_calls,
+    inference_model,
+    training_model,
+)
 
 Quiet = Callable[..., Options]
 TWO = PipelinedExecution("B1", "B2")
@@ -65,23 +72,21 @@ def test_the_bar_moves_with_each_micro_batch_that_is_in_the_graph(
     assert shares[-1] == 1
 
 
-# Of 2 iterations x 4 micro-batches x 2 replicas of 3 samples.
-OUTPUTS: dict[str, tuple[Any, Callable[[np.ndarray], np.ndarray]]] = {
-    "default": (None, lambda x: x[-2:]),
-    "final": ("final", lambda x: x[-2:]),
-    "all": ("all", lambda x: x),
+# Of 8 micro-batches x 2 replicas of 3 samples.
+OUTPUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "final": lambda x: x[-2:],
+    "all": lambda x: x,
     # Each second micro-batch of both replicas.
-    "every_n": (
-        {"mode": "every_n", "every": 2},
-        lambda x: x.reshape(8, 2, *x.shape[1:])[1::2].reshape(8, *x.shape[1:]),
-    ),
-    "sum": ("sum", lambda x: x.sum(0)),
+    "every_n": lambda x: x.reshape(8, 2, *x.shape[1:])[1::2].reshape(8, *x.shape[1:]),
+    "sum": lambda x: x.sum(0),
 }
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_the_output_mode_says_whose_outputs_a_call_gives(quiet: Quiet, name: str) -> None:
-    mode, picked = OUTPUTS[name]
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("name", [None, *OUTPUTS])
+def test_the_output_mode_says_whose_outputs_a_call_gives(
+    quiet: Quiet, name: str | None, is_training: bool
+) -> None:
     weight = tf.Variable(tf.ones([2]))
 
     def model(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -90,17 +95,21 @@ def test_the_output_mode_says_whose_outputs_a_call_gives(quiet: Quiet, name: str
         with Block("B2"):
             return y, tf.reduce_mean(x * weight)
 
-    options = quiet(TWO, gradient_accumulation=4, device_iterations=2, replication_factor=2)
-    if mode is not None:
-        options.output_mode(**(mode if isinstance(mode, dict) else {"mode": mode}))
-    train = training_model(model, options, tf_keras.optimizers.SGD(0.0))
+    counts = (2, 4) if is_training else (8, 1)
+    options = quiet(TWO, replication_factor=2)
+    options.device_iterations(counts[0]).gradient_accumulation(counts[1])
+    if name is not None:
+        options.output_mode(name, every=2 if name == "every_n" else None)
     x = np.arange(16 * 3 * 2, dtype="float32").reshape(-1, 2)
-    outputs, losses = train(x)
+    if is_training:
+        outputs, means = training_model(model, options, tf_keras.optimizers.SGD(0.0))(x)
+    else:
+        outputs, means = inference_model(model, options)(x)
+    picked = OUTPUTS[name or ("final" if is_training else "all")]
     by_micro_batch = x.reshape(16, 3, 2)
-    expected = picked(by_micro_batch * 2)
     # Samples stand one after the other; a sum has the shape of one micro-batch.
-    np.testing.assert_allclose(outputs, expected.reshape(-1, 2))
-    np.testing.assert_allclose(losses, picked(by_micro_batch.mean((1, 2))))
+    np.testing.assert_allclose(outputs, picked(by_micro_batch * 2).reshape(-1, 2))
+    np.testing.assert_allclose(means, picked(by_micro_batch.mean((1, 2))))
 
 
 def test_the_final_loss_of_one_replica_is_a_scalar(

@@ -27,15 +27,18 @@ def _fit(
     callbacks: list[Any],
     *,
     num_replicas: int = 2,
+    x: Any = X,
     y: Any = Y,
     strategy: Any = None,
+    kind: Any = None,
+    make_metrics: Callable[[], list[Any]] = lambda: ["mae"],
     **options: Any,
 ) -> Any:
     keras = importlib.import_module(library)
     keras.utils.set_random_seed(1)
     with (strategy or LocalStrategy(num_replicas)).scope():
-        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        model = (kind or keras.Sequential)([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=make_metrics())
     given: Any = callbacks
     if options.pop("as_list", False):
         kinds = keras.callbacks
@@ -43,7 +46,7 @@ def _fit(
             callbacks, add_history=True, model=model, verbose=0, epochs=1, steps=STEPS
         )
     settings = {"batch_size": 4, "shuffle": False, "verbose": 0, **options}
-    return model.fit(X, y, callbacks=given, **settings)
+    return model.fit(x, y, callbacks=given, **settings)
 
 
 def _recording(base: Any, seen: Seen, *arguments: Any) -> Any:
@@ -165,12 +168,7 @@ def test_a_loss_of_nan_in_the_last_step_of_an_epoch_of_unknown_length_is_said(
     y = Y.copy()
     y[-1] = np.nan  # Of the second replica.
     data = tf.data.Dataset.from_tensor_slices((X, y)).batch(4, drop_remainder=True)
-    data = data.filter(lambda *_: True)
-    with LocalStrategy(2).scope():
-        keras = importlib.import_module(library)
-        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-    model.fit(data, verbose=0)
+    _fit(library, [], x=data.filter(lambda *_: True), y=None, batch_size=None)
     assert combined == [True, *[False] * (STEPS - 1)]
     said = capfd.readouterr().err
     assert said.count("is NaN") == 1
@@ -188,10 +186,7 @@ def test_logs_without_a_loss_are_no_loss_of_nan(
         def train_step(self, data: Any) -> Any:
             return {"error": super().train_step(data)["loss"]}
 
-    with LocalStrategy(num_replicas).scope():
-        model = OwnLogs([keras.Input([2]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    model.fit(X, Y, batch_size=4, verbose=0)
+    _fit(library, [], kind=OwnLogs, num_replicas=num_replicas)
     assert "is NaN" not in capfd.readouterr().err
 
 
@@ -231,14 +226,16 @@ def test_metrics_count_all_rows_however_they_compute_their_results() -> None:
         def result(self) -> dict[str, Any]:
             return {"total": self.total, "half": tf.multiply(self.total.value, 0.5)}
 
-    found = []
-    for num_replicas in (1, 2):
-        keras.utils.set_random_seed(1)
-        with LocalStrategy(num_replicas).scope():
-            model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
-            model.compile("sgd", "mse", metrics=[keras.metrics.R2Score(), Extremes()])
-        history = model.fit(X, Y, batch_size=4, shuffle=False, epochs=2, verbose=0).history
-        found.append(history)
-    assert {"r2_score", "total", "half"} <= set(found[0])
-    for name, values in found[0].items():
-        np.testing.assert_allclose(found[1][name], values, atol=1e-5, err_msg=name)
+    alone, found = (
+        _fit(
+            "keras",
+            [],
+            num_replicas=num_replicas,
+            make_metrics=lambda: [keras.metrics.R2Score(), Extremes()],
+            epochs=2,
+        ).history
+        for num_replicas in (1, 2)
+    )
+    assert {"r2_score", "total", "half"} <= set(alone)
+    for name, values in alone.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
