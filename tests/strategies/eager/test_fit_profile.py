@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfdist.strategies.eager import fit_profile
 
@@ -53,6 +54,16 @@ def test_steps_that_one_execution_makes_are_written_together(
 ) -> None:
     assert len(list(train("4:5", steps_per_execution=2).iterdir())) == 1
     assert "Profile of steps 3 to 6: " in capfd.readouterr().err
+
+
+def test_a_profiler_of_the_program_is_named_and_the_training_goes_on(
+    train: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with tf.profiler.experimental.Profile(str(tmp_path / "own")):
+        assert not train("2:3").exists()
+    assert "No profile is written: the program's own profiler runs in step 2. Leave it out" in (
+        capfd.readouterr().err
+    )
 
 
 def test_a_training_that_ends_early_writes_what_there_is(

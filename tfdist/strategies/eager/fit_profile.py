@@ -33,7 +33,7 @@ class FitProfile:
         self._worker_index = worker_index
         self._num_steps = self._first_recorded = 0
         self._recorded: tempfile.TemporaryDirectory[str] | None = None
-        self._is_written = False
+        self._is_over = False  # Written, or impossible.
 
     @contextmanager
     def step(self, num_steps: int) -> Iterator[None]:
@@ -42,18 +42,30 @@ class FitProfile:
         self._num_steps += num_steps
         if first <= self._first_step <= self._num_steps:
             self._first_recorded = first
-            self._recorded = tempfile.TemporaryDirectory(prefix="tfdist_")
-            options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
-            tf.profiler.experimental.start(self._recorded.name, options)
+            self._start()
         yield
-        if first <= self._last_step <= self._num_steps:
+        if self._recorded is not None and first <= self._last_step <= self._num_steps:
             self._write()
+
+    def _start(self) -> None:
+        recorded = tempfile.TemporaryDirectory(prefix="tfdist_")
+        options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+        try:
+            tf.profiler.experimental.start(recorded.name, options)
+        except tf.errors.AlreadyExistsError:
+            self._is_over = True
+            print_to_stderr(
+                f"No profile is written: the program's own profiler runs in step {self._num_steps}."
+                " Leave it out, such as TensorBoard's profile_batch."
+            )
+        else:
+            self._recorded = recorded
 
     def end(self) -> None:
         """Writes what there is, at the end of `fit`."""
         if self._recorded is not None:
             self._write()
-        elif not self._is_written:
+        elif not self._is_over:
             print_to_stderr(
                 f"No profile is written: training ended after {self._num_steps} step(s), and step "
                 f"{self._first_step} was to be the first one."
@@ -64,7 +76,7 @@ class FitProfile:
         tf.profiler.experimental.stop()
         with self._recorded as folder:
             ops = [op for path in Path(folder).rglob("*.xplane.pb") for op in profiled_ops(path)]
-        self._recorded, self._is_written = None, True
+        self._recorded, self._is_over = None, True
         threads = sorted({op.thread for op in ops})
         begin = min((op.start for op in ops), default=0.0)
         events = trace_events.process_names(0, f"worker {self._worker_index}", threads)
