@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.graph_walks import ancestors
 from tfdist.training import LAMB, LARS, SGD, AdamW
 
 RATE = 0.01
@@ -160,6 +161,25 @@ def test_excluded_variables_have_no_decay_and_no_ratio(
         steps = [step[name] for step in gradients]
         expected = reference(weight, steps, decay=0.0 if excluded else 0.1, ratio=ratio)
         np.testing.assert_allclose(values[name], expected, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("case", ["LAMB with decay", "AdamW", "LARS with decay", "SGD nesterov"])
+def test_nothing_is_written_before_the_gradient_is_there(case: str, dtype: tf.DType) -> None:
+    """In a graph the forward pass may read a weight as late as just before its gradient."""
+    with tf.Graph().as_default():
+        v1.train.create_global_step()
+        weight = v1.get_variable("weight", [3], dtype, use_resource=True)
+        gradient = v1.placeholder(dtype, [3])
+        update = CASES[case][0]().apply_gradients([(gradient, weight)])
+        handles = {variable.handle.op for variable in v1.global_variables()}
+        writers = [
+            op
+            for op in ancestors([update], control_inputs=True)
+            if op.type.startswith(("Assign", "ResourceApply")) and op.inputs[0].op in handles
+        ]
+        assert writers
+        assert all(gradient.op in ancestors([op], control_inputs=True) for op in writers)
 
 
 @pytest.mark.parametrize("case", ["LAMB with decay", "AdamW", "LARS with decay", "SGD nesterov"])

@@ -86,9 +86,12 @@ class AdamW(RuleOptimizer):
         rate = self.rate(gradient.dtype)
         decay = self._decay_of(variable)
         decayed = []
-        if decay:  # First, since the direction does not depend on the weight.
-            value = rate * decay * read_handle(weight, gradient)
-            decayed = [tf.raw_ops.AssignSubVariableOp(resource=weight, value=value)]
+        if decay:
+            # Before the direction, which does not depend on the weight, and after the gradient:
+            # a graph may otherwise decay a weight that its forward pass has yet to read.
+            with tf.control_dependencies([gradient]):
+                value = rate * decay * read_handle(weight, gradient)
+                decayed = [tf.raw_ops.AssignSubVariableOp(resource=weight, value=value)]
         with tf.control_dependencies(decayed):
             return self._subtract_direction(weight, rate, gradient, slots)
 
