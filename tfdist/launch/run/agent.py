@@ -148,8 +148,8 @@ class Agent:
             self._channel.say("ended", code=code, ago_s=0.0)
             self._channel.say("gone", was_killed=False)
         else:
-            for number in self._early:
-                self._pass_on(number)
+            for early in self._early:
+                self._pass_on(early)
             self._channel.say("started", pid=self._worker.pid)
             self._channel.say("gone", was_killed=await self._see_it_end(self._worker))
         return await obeying
