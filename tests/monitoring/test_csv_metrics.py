@@ -39,6 +39,14 @@ def test_steps_that_are_made_again_replace_those_of_the_run_that_broke(
     assert list(tmp_path.glob("*.new")) == []
 
 
+def test_a_row_whose_end_was_not_written_is_dropped(train: Train, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n1,10.0\n2,2")  # of 20.0
+    train([], steps=2)
+    train([CsvMetricsHook(path, every_n_steps=1)], steps=1)
+    assert path.read_text().splitlines() == ["step,loss", "1,10.0", "3,30.0"]
+
+
 def test_a_loop_of_steps_writes_a_row_after_the_call_that_reaches_a_multiple(
     train: Train, tmp_path: Path
 ) -> None:

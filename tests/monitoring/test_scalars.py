@@ -30,15 +30,19 @@ def test_tensors_may_be_named_or_given(train: Train, tmp_path: Path) -> None:
     assert path.read_text().splitlines() == ["step,own,named,given", "6,30.0,120.0,61.0"]
 
 
-def test_an_unknown_name_is_refused(train: Train, tmp_path: Path) -> None:
-    words = "neither a scalar summary nor a tensor called 'accuracy'. Its scalar summaries: half, l"
+@pytest.mark.parametrize(
+    ("scalars", "words"),
+    [
+        (["accuracy"], "nor a tensor called 'accuracy'. Its scalar summaries: half, l"),
+        ("pair", "pair:0 has shape (2,); a scalar is needed"),
+        ({"mine": 5}, "must be a tensor or the name of one, got 5."),
+    ],
+)
+def test_what_is_no_scalar_of_the_graph_is_refused(
+    train: Train, tmp_path: Path, scalars: Any, words: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
-        train([CsvMetricsHook(tmp_path / "metrics.csv", ["accuracy"])])
-
-
-def test_what_is_no_scalar_is_refused(train: Train, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"pair:0 has shape \(2,\); a scalar is needed"):
-        train([CsvMetricsHook(tmp_path / "metrics.csv", "pair")])
+        train([CsvMetricsHook(tmp_path / "metrics.csv", scalars)])
 
 
 @pytest.mark.parametrize("every_n_steps", [0, 1.5, True])

@@ -74,15 +74,22 @@ class CsvMetricsHook(ScalarsHook):
 
 
 def read_rows(path: str) -> list[list[str]]:
-    """Reads a file's rows, its header first; none if it does not exist."""
+    """Reads a file's rows, its header first; none if it does not exist.
+
+    A last row whose end was not written, as by a process that was killed, is of no step.
+    """
     if not tf.io.gfile.exists(path):
         return []
     with tf.io.gfile.GFile(path) as file:
-        return [row for row in csv.reader(file) if row]
+        text = file.read()
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    if len(rows) > 1 and not text.endswith("\n"):
+        rows[-1][0] = ""
+    return rows
 
 
 def is_of_step_up_to(row: list[str], step: int) -> bool:
-    """Returns whether a row is of a step up to the given one; False for an incomplete row."""
+    """Returns whether a row is of a step up to the given one."""
     return row[0].isdecimal() and int(row[0]) <= step
 
 

@@ -162,6 +162,8 @@ def find_scalar(graph: tf.Graph, chosen: Any) -> tf.Tensor:
     if isinstance(chosen, str):
         summaries = _scalar_summaries(graph)
         tensor = summaries[chosen] if chosen in summaries else _tensor_of(graph, chosen, summaries)
+    if not tf.is_tensor(tensor):
+        raise ValueError(f"A scalar must be a tensor or the name of one, got {tensor!r}.")
     if tensor.shape.rank not in (None, 0):
         raise ValueError(f"{tensor.name} has shape {tensor.shape}; a scalar is needed. Reduce it.")
     return tensor
