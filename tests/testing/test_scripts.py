@@ -85,6 +85,16 @@ def test_a_running_worker_can_be_watched_and_signalled(
     assert second.poll() is not None
 
 
+def test_a_signal_to_a_worker_whose_end_is_not_recorded_yet_has_no_effect(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_cluster.start_script(["-c", ""], engine="none") as script:
+        [worker] = script.workers
+        assert worker.wait(timeout_s=20) == 0
+        monkeypatch.setattr(worker, "poll", lambda: None)
+        worker.send_signal(signal.SIGTERM)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_worker_shows_its_signal(fake_cluster: FakeCluster, engine: str) -> None:
     code = OWN_INDEX + "print('ready')\ntime.sleep(600)"

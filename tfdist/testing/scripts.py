@@ -1,5 +1,6 @@
 """Scripts as workers, started as a user starts them: in N terminals, or with mpirun."""
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -69,7 +70,8 @@ class ScriptWorker:
           number: The signal's number.
         """
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # Its end is not recorded yet.
+                os.kill(self.pid, number)
 
     def stdout(self) -> str:
         """Returns its standard output so far."""
