@@ -212,6 +212,17 @@ def test_a_built_horovod_that_does_not_work_is_removed_and_not_kept(
 
 
 @pytest.mark.processes
+def test_a_file_of_the_environment_that_cannot_be_written_is_named(
+    install: Install, environment: Path
+) -> None:
+    note = environment / "horovod-build.txt"
+    note.mkdir()
+    done = install()
+    assert done.returncode == CANNOT_BUILD
+    assert done.stderr == f"tfdist horovod: [Errno 21] Is a directory: '{note}'\n"
+
+
+@pytest.mark.processes
 def test_a_dry_run_shows_commands_and_variables_and_changes_nothing(
     install: Install, calls: Calls, tmp_path: Path
 ) -> None:

@@ -90,7 +90,9 @@ def main(words: Sequence[str]) -> int:
             provide_horovod(build)
             if is_in_environment(Path(sys.prefix)):
                 write_file(Path(sysconfig.get_path("purelib")))
-    except CannotBuildError as error:
+    except (CannotBuildError, OSError) as error:
+        if isinstance(error, OSError) and error.filename is None:  # It may be of stdout.
+            raise
         print(f"tfdist horovod: {error}", file=sys.stderr)
         return CANNOT_BUILD
     return 0
