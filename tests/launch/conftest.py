@@ -80,11 +80,9 @@ class Run:
             assert is_there and (self.folder / name).exists(), (name, self.process.poll())
 
     def wait_until_ready(self, *workers: int) -> None:
-        """Waits until these workers have called `ready()`."""
         self.wait_for(*(f"ready-{worker}" for worker in workers))
 
     def signal(self, number: int) -> None:
-        """Sends the launcher a signal."""
         self.process.send_signal(number)
 
     def living(self, *words: str) -> list[psutil.Process]:
@@ -100,7 +98,6 @@ class Run:
         return found
 
     def is_nothing_left(self, limit_s: float = 20.0) -> bool:
-        """Waits until no process of the run lives."""
         return wait_until(lambda: not self.living(), limit_s)
 
     def end(self) -> None:

@@ -251,6 +251,5 @@ def test_the_real_command_refuses_within_the_time_limit(words: str, tmp_path: Pa
 
 
 def children_s() -> float:
-    """Returns the processor's time that all ended children have used."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

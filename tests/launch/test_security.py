@@ -43,7 +43,6 @@ def agent_environment(run: Any) -> dict[str, str]:
 
 
 def listening(run: Any) -> list[tuple[str, int]]:
-    """Returns the addresses at which a process of the run listens."""
     pids = {process.pid for process in run.living()}
     return [
         (found.laddr.ip, found.laddr.port)
@@ -53,7 +52,6 @@ def listening(run: Any) -> list[tuple[str, int]]:
 
 
 def address(run: Any) -> tuple[str, int]:
-    """Returns the address at which the launcher listens."""
     host, port = agent_environment(run)[ADDRESSES_VARIABLE].rsplit(":", 1)
     return host, int(port)
 

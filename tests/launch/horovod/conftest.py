@@ -63,8 +63,6 @@ def start(environment: Path, tmp_path: Path) -> Callable[..., Process]:
 
 @pytest.fixture
 def install(start: Callable[..., Process]) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs the command to its end."""
-
     def run(*options: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         with start(*options, **environ) as process:
             output, errors = process.communicate(timeout=60)

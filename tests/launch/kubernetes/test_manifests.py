@@ -15,7 +15,6 @@ Pods = Callable[..., list[Manifest]]
 
 @pytest.fixture
 def make_pods(make: Make, templates: Callable[[Any], list[Manifest]]) -> Pods:
-    """Returns the pods' specs in the manifests of a command line."""
     return lambda *options: [template["spec"] for template in templates(make(*options))]
 
 

@@ -113,7 +113,6 @@ class Launcher:
         raise AssertionError(f"no {kind!r} in {self.heard}")
 
     def hear_output(self, text: str) -> None:
-        """Reads messages until the worker has printed this."""
         while text not in self.output():
             self.hear("output")
 
@@ -126,7 +125,6 @@ class Launcher:
         )
 
     def leave(self) -> None:
-        """Closes the connection without a message."""
         self._lines.close()
         self._connection.close()
 

@@ -23,7 +23,6 @@ Started = Callable[..., list[Starter]]
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
-    """Returns the starters of the agents of a run with these options."""
     monkeypatch.setattr(starters, "find_mpirun", lambda: MPIRUN)
 
     def started(num_instances: int, **options: Any) -> list[Starter]:

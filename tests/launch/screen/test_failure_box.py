@@ -41,7 +41,6 @@ Failed = Callable[..., Failure]
 def drawn(
     failure: Failure, aftermath: Aftermath, *, width: int, encoding: str = "utf-8", **colors: Any
 ) -> str:
-    """Returns the box as rich draws it."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, **{"color_system": None, **colors})
     with console.capture() as capture:

@@ -70,8 +70,6 @@ class Tty:
 
 
 class TtyText(io.StringIO):
-    """Text that was written to a terminal."""
-
     def isatty(self) -> bool:
         return True
 
