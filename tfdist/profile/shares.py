@@ -77,12 +77,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Profile:
-    """A few steps of all workers, by one clock.
-
-    Attributes:
-      workers: The workers; see `joined`.
-      first_step: The number of the first step.
-    """
+    """A few steps of all workers by one clock, from the step `first_step` on; see `joined`."""
 
     workers: Sequence[Worker]
     first_step: int

@@ -54,12 +54,7 @@ _MOST_SILENT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A worker that takes no part any more.
-
-    Attributes:
-      line: The message for the user.
-      is_failure: Whether its process lives on, and only its training has failed.
-    """
+    """A worker that takes no part any more: it has ended or, if `is_failure`, its training has."""
 
     index: int
     line: str

@@ -30,11 +30,7 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class Patience:
-    """The limit of a wait, whose clock starts here, and its reports to the user.
-
-    Args:
-      say: Called with each line for the user.
-    """
+    """The limit of a wait, whose clock starts here; `say` gets its lines for the user."""
 
     def __init__(
         self,

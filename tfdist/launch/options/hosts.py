@@ -28,12 +28,7 @@ _EXAMPLE = 'Name a file with one host a line, for example "gpu1 slots=2".'
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine of the run.
-
-    Attributes:
-      name: The name as the user wrote it; "localhost" for this machine.
-      slots: The number of instances that it takes; None if the user did not give one.
-    """
+    """A machine of the run: the user's name for it, "localhost" for this one, and its slots."""
 
     name: str
     slots: int | None = None
