@@ -14,8 +14,7 @@ def fetched(
     """The values that each worker has fetched in each session."""
     engine = request.param
     if engine not in made_before:
-        options = {"engine": engine, "num_workers": 3}
-        made_before[engine] = fake_cluster.run(custom_loops.run_all, engine, **options)
+        made_before[engine] = fake_cluster.run(custom_loops.run_all, engine=engine, num_workers=3)
     return made_before[engine]  # type: ignore[no-any-return]
 
 

@@ -58,9 +58,7 @@ def _train_with_stock_strategy(folder: str, kind: str) -> tuple[list[str], float
 def test_a_program_with_tensorflows_strategy_for_workers_runs_unchanged(
     fake_cluster: Any, tmp_path: Path, kind: str
 ) -> None:
-    workers = fake_cluster.run(
-        _train_with_stock_strategy, str(tmp_path), kind, num_workers=2, engine="grpc"
-    )
+    workers = fake_cluster.run(_train_with_stock_strategy, str(tmp_path), kind)
     for lines, loss, _ in workers:
         said = [line for line in lines if "runs as tfdist.strategies.MultiWorkerStrategy" in line]
         assert len(said) == 1 and "2 worker(s), 1 replica(s) in each" in said[0]
@@ -113,10 +111,10 @@ def test_two_workers_train_on_tensors_as_one_with_the_double_batch_to_the_end(
     fake_cluster: Any, tmp_path: Path, engine: str, kind: str
 ) -> None:
     together = fake_cluster.run(
-        _train_on_tensors, engine, str(tmp_path / "two"), kind, 4, num_workers=2, engine=engine
+        _train_on_tensors, engine, str(tmp_path / "two"), kind, 4, engine=engine
     )
     [(weight, step)] = fake_cluster.run(
-        _train_on_tensors, "none", str(tmp_path / "one"), kind, 8, num_workers=1, engine="none"
+        _train_on_tensors, "none", str(tmp_path / "one"), kind, 8, engine="none"
     )
     np.testing.assert_allclose(together[0][0], weight, atol=1e-6)
     assert together[0][1] == step == 5
@@ -152,7 +150,7 @@ def test_an_optimizer_that_reduces_nothing_is_refused_by_every_worker(fake_clust
         return "trained"
 
     # tests/estimator/loop/test_model_check.py has the other cases.
-    for said in fake_cluster.run(train, num_workers=2, engine="horovod"):
+    for said in fake_cluster.run(train, engine="horovod"):
         assert "OwnDescent.apply_gradients (" in said and "2 different models" in said
 
 

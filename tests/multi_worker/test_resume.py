@@ -22,9 +22,7 @@ def _is_saved(folder: str, step: int) -> bool:
     return wait_until(lambda: newest().endswith(f"-{step}"), 30.0)
 
 
-def _train(
-    engine: str, folder: str, *, die_after: int | None = None, max_steps: int = 20
-) -> dict[str, Any]:
+def _train(folder: str, *, die_after: int | None = None, max_steps: int = 20) -> dict[str, Any]:
     """Trains 20 steps with momentum and batch norm; `die_after` kills the worker at that step."""
     import os
     import signal
@@ -36,9 +34,9 @@ def _train(
     from snapshot_training import model_fn
 
     import tfdist.estimator as tfe
-    from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+    from tfdist.strategies import strategy_for_run
 
-    strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
+    strategy = strategy_for_run()
     worker = strategy.extended.collectives.worker_index
 
     def input_fn() -> tf.data.Dataset:
@@ -80,7 +78,7 @@ def undisturbed(
     engine = request.param
     if engine not in made_before:
         folder = tmp_path_factory.mktemp("undisturbed")
-        workers = fake_cluster.run(_train, engine, str(folder), engine=engine)
+        workers = fake_cluster.run(_train, str(folder), engine=engine)
         made_before[engine] = engine, folder, workers
     return made_before[engine]
 
@@ -90,8 +88,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happene
 ) -> None:
     engine, _, workers = undisturbed
     with pytest.raises(WorkerFailedError, match="SIGKILL"):
-        fake_cluster.run(_train, engine, str(tmp_path / "killed"), engine=engine, die_after=14)
-    resumed = fake_cluster.run(_train, engine, str(tmp_path / "killed"), engine=engine)
+        fake_cluster.run(_train, str(tmp_path), engine=engine, die_after=14)
+    resumed = fake_cluster.run(_train, str(tmp_path), engine=engine)
     assert [worker["first_step"] for worker in resumed] == [12, 12]
     for before, after in zip(workers, resumed, strict=True):
         for name, value in before["values"].items():
@@ -102,7 +100,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happene
 def test_training_twice_in_one_process_goes_on(fake_cluster: Any, tmp_path: Path) -> None:
     # test_exchange.py has it over gRPC.
     def train_twice(folder: str) -> list[int]:
-        return [_train("horovod", folder, max_steps=n)["first_step"] for n in (8, 12)]
+        return [_train(folder, max_steps=n)["first_step"] for n in (8, 12)]
 
     first_steps = fake_cluster.run(train_twice, str(tmp_path), engine="horovod")
     assert first_steps == [[0, 8], [0, 8]]

@@ -44,6 +44,6 @@ def _train_a_table() -> dict[str, Any]:
 
 
 def test_workers_with_several_threads_add_equal_rows_in_one_order(fake_cluster: Any) -> None:
-    one, other = fake_cluster.run(_train_a_table, num_workers=2)
+    one, other = fake_cluster.run(_train_a_table)
     assert not np.array_equal(one["words"], other["words"])
     assert one["table"].tobytes() == other["table"].tobytes()

@@ -10,15 +10,15 @@ import pytest
 def train() -> Any:
     """A function that trains in a worker, with a model_dir of its own, and tells the last step."""
 
-    def train(engine: str, folder: str, max_steps: int, warm_start_from: str | None = None) -> Any:
+    def train(folder: str, max_steps: int, warm_start_from: str | None = None) -> Any:
         import numpy as np
         import tensorflow as tf
         import tensorflow.compat.v1 as v1
 
         import tfdist.estimator as tfe
-        from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+        from tfdist.strategies import strategy_for_run
 
-        strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
+        strategy = strategy_for_run()
         index = strategy.extended.collectives.worker_index
 
         def model_fn(features: Any, labels: Any, mode: str) -> Any:
@@ -58,11 +58,10 @@ def train() -> Any:
 def test_a_finished_run_started_again_only_evaluates(
     fake_cluster: Any, train: Any, tmp_path: Path, engine: str
 ) -> None:
-    options = {"engine": engine, "num_workers": 2}
-    fake_cluster.run(train, engine, str(tmp_path), 3, **options)
-    again = fake_cluster.run(train, engine, str(tmp_path), 3, **options)
+    fake_cluster.run(train, str(tmp_path), 3, engine=engine)
+    again = fake_cluster.run(train, str(tmp_path), 3, engine=engine)
     assert again == [([], 3), ([], 3)]
-    more = fake_cluster.run(train, engine, str(tmp_path), 5, **options)
+    more = fake_cluster.run(train, str(tmp_path), 5, engine=engine)
     assert [step for _, step in more] == [5, 5]
 
 
@@ -77,9 +76,8 @@ def test_workers_start_warm_only_where_worker_0_finds_no_checkpoint(
         v1.get_variable("weight", initializer=0.9)
         session.run(v1.global_variables_initializer())
         old = str(v1.train.Saver().save(session, str(tmp_path / "old" / "model.ckpt")))
-    options = {"engine": engine, "num_workers": 2}
-    first = fake_cluster.run(train, engine, str(tmp_path), 1, old, **options)
-    second = fake_cluster.run(train, engine, str(tmp_path), 2, old, **options)
+    first = fake_cluster.run(train, str(tmp_path), 1, old, engine=engine)
+    second = fake_cluster.run(train, str(tmp_path), 2, old, engine=engine)
     [[one], [other]] = [seen for seen, _ in first]
     assert one == other == pytest.approx(0.902)
     [[one], [other]] = [seen for seen, _ in second]

@@ -14,33 +14,25 @@ from tfdist.testing import WorkerFailedError
 def train_until_signal(
     train_briefly: Any, collect_log: Callable[[], list[str]]
 ) -> Callable[..., dict[str, Any]]:
-    """Trains in a worker until a signal ends it, and says how: `code`, `step`, `lines`."""
+    """Trains in a worker until a signal ends it, and says how: `code`, `calls`, `lines`."""
 
     def train_until_signal(
         engine: str, receiver: int, number: int, *, loop: int = 1, model_dir: str
     ) -> dict[str, Any]:
         import os
-        from typing import Any  # a class's own names don't go to the workers by themselves
 
         import tensorflow as tf
-        import tensorflow.compat.v1 as v1
+        from brief_training import Steps
 
-        lines, steps = collect_log(), []
+        lines, counted = collect_log(), []
 
-        class Signal(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-            def __init__(self, index: int) -> None:
-                self.index, self.calls = index, 0
-
-            def begin(self) -> None:
-                self.global_step = v1.train.get_global_step()
-
-            def after_run(self, run_context: Any, run_values: Any) -> None:
-                self.calls += 1
-                if self.calls == 3 and self.index == receiver:
+        def hooks(index: int) -> list[Any]:
+            def send(calls: int, run: Any) -> None:
+                if calls == 3 and index == receiver:
                     os.kill(os.getpid(), number)
 
-            def end(self, session: Any) -> None:
-                steps.append(int(session.run(self.global_step)))
+            counted.append(Steps(send))
+            return counted
 
         def input_fn() -> Any:
             return tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
@@ -51,10 +43,10 @@ def train_until_signal(
             "model_dir": lambda index: model_dir,
         }
         try:
-            train_briefly(engine, hooks=lambda i: [Signal(i)], **of_all)
+            train_briefly(engine, hooks=hooks, **of_all)
         except SystemExit as end:
             stopped = [line for line in lines if line.startswith("Stopped by")]
-            return {"code": end.code, "step": steps[0], "lines": stopped}
+            return {"code": end.code, "calls": counted[0].steps, "lines": stopped}
         raise AssertionError("training has ended")
 
     return train_until_signal
@@ -87,10 +79,11 @@ def test_a_signal_to_one_worker_stops_all_after_the_same_step(
         model_dir=str(tmp_path / "model"),
         engine=engine,
     )
-    step = 4 * loop  # the one after the signal, in which the workers agree
+    calls = 4  # One after the signal, in which the workers agree.
+    step = calls * loop
     code = {"SIGTERM": 143, "SIGUSR1": 138}[name]
     line = f"Stopped by {name} to worker {receiver} after step {step}; its checkpoint is saved."
-    assert ends == [{"code": code, "step": step, "lines": [line]}] * 2
+    assert ends == [{"code": code, "calls": calls, "lines": [line]}] * 2
     assert f'model_checkpoint_path: "model.ckpt-{step}"' in (
         (tmp_path / "model" / "checkpoint").read_text()
     )

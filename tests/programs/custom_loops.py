@@ -6,12 +6,12 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
+from tfdist.strategies import strategy_for_run
 
 
-def run_all(engine: str) -> dict[str, Any]:
+def run_all() -> dict[str, Any]:
     """Builds each graph and runs it; returns what is fetched, by the function's name."""
-    strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
+    strategy = strategy_for_run()
     found = {}
     for build in (
         initial_values,
