@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
+from brief_training import Fetch
 from staged_model import (
     COUNT,
     MICRO,
@@ -257,25 +258,15 @@ def _weighted_plain(features: Any, labels: Any, mode: str, params: Any) -> tfe.E
     return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply, gradients), **reported)
 
 
-class _Reported(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-    """Records the loss and the accuracy of each session call."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-
-    def before_run(self, run_context: Any) -> Any:
-        loss = run_context.original_args.fetches[1]
-        return v1.train.SessionRunArgs([loss, "accuracy:0"])
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.values.append(run_values.results)
+def _reported(run_context: Any) -> list[Any]:
+    return [run_context.original_args.fetches[1], "accuracy:0"]  # The loss comes first.
 
 
 @pytest.fixture(scope="module")
 def weighted_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     @cache
     def weighted_plainly(optimizer: str) -> Any:
-        folder, hook = tmp_path_factory.mktemp("weighted"), _Reported()
+        folder, hook = tmp_path_factory.mktemp("weighted"), Fetch(_reported)
         estimator = tfe.Estimator(_weighted_plain, folder, params={"optimizer": optimizer})
         estimator.train(batches(MICRO * COUNT, WEIGHTED), hooks=[hook])
         return values_of(estimator), hook.values
@@ -301,7 +292,7 @@ def test_each_micro_batch_counts_by_its_loss_weight(
     replicas: int,
     options: dict[str, Any],
 ) -> None:
-    model_fn, hook = _weighted_pipeline(optimizer, **options), _Reported()
+    model_fn, hook = _weighted_pipeline(optimizer, **options), Fetch(_reported)
     estimator = make_estimator(model_fn, tmp_path, loops=loops, replicas=replicas)
     estimator.train(batches(MICRO // replicas, WEIGHTED), hooks=[hook])
     values, reported = weighted_plainly(optimizer)
@@ -478,26 +469,16 @@ def test_a_pipeline_starts_with_the_weights_of_another_model(
 def test_hooks_and_summaries_see_the_first_micro_batch(
     tmp_path: Path, logged: list[str], read_events: Any
 ) -> None:
-    seen: list[Any] = []
-
-    class Notes(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-        def before_run(self, run_context: Any) -> Any:
-            return v1.train.SessionRunArgs("hidden:0")
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            seen.append(run_values.results)
-
+    seen = Fetch(lambda _: "hidden:0")
     logging = v1.train.LoggingTensorHook(["hidden:0"], every_n_iter=1)
-    make_estimator(make_pipelined(), tmp_path).train(
-        batches(MICRO), hooks=[Notes(), logging], steps=1
-    )
+    make_estimator(make_pipelined(), tmp_path).train(batches(MICRO), hooks=[seen, logging], steps=1)
 
     def start(name: str, *shape: int) -> Any:
         return np.random.RandomState(len(name)).randn(*shape) / 2
 
     hidden = np.maximum(X[:MICRO] @ start("first", 5, 4), 0)
     hidden = np.tanh(hidden @ start("second_", 4, 4) + start("bias", 4))
-    np.testing.assert_allclose(seen, [hidden], atol=1e-6)
+    np.testing.assert_allclose(seen.values, [hidden], atol=1e-6)
     assert any(line.startswith("hidden:0 = ") for line in logged)
     [(step, mean)] = read_events(tmp_path)["mean_of_hidden"]
     assert (step, mean) == (1, pytest.approx(hidden.mean(), abs=1e-6))

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
+from brief_training import Crossings, loss_in
 
 import tfdist.estimator as tfe
 from tfdist import training
@@ -95,34 +96,12 @@ def _plain(stages: _Stages) -> Callable[..., tfe.EstimatorSpec]:
     return model_fn
 
 
-class _Losses(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-    """Collects the losses, and what the last call sends from one device to another one."""
-
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-        self.sent: set[tuple[str, tf.DType, str]] = set()
-
-    def before_run(self, run_context: Any) -> Any:
-        options = v1.RunOptions(output_partition_graphs=True)
-        return v1.train.SessionRunArgs(run_context.original_args.fetches[1], options=options)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.losses.append(float(run_values.results))
-        for graph in run_values.run_metadata.partition_graphs:
-            for node in graph.node:
-                if node.op in ("_Send", "_HostSend"):
-                    name = re.sub(r"^edge_\d+_", "", node.attr["tensor_name"].s.decode())
-                    places = [node.attr[f"{end}_device"].s.decode()[-1] for end in ("send", "recv")]
-                    dtype = tf.as_dtype(node.attr["T"].type)
-                    self.sent.add((name, dtype, "".join(places)))
-
-
 def _train(
     make: Callable[..., Any], folder: Path, batch: int, device: dict[str, Any], **spec: Any
-) -> tuple[tfe.Estimator, _Losses, _Stages]:
+) -> tuple[tfe.Estimator, Crossings, _Stages]:
     stages = _Stages(find_precision(device["precision"]).compute)
     config = tfe.RunConfig(device=tfe.DeviceConfig(**device), tf_random_seed=3)
-    estimator, hook = tfe.Estimator(make(stages, **spec), folder, config), _Losses()
+    estimator, hook = tfe.Estimator(make(stages, **spec), folder, config), Crossings(loss_in)
     return estimator.train(_input_fn(batch), hooks=[hook]), hook, stages
 
 
@@ -174,7 +153,7 @@ def test_a_pipeline_has_the_weights_of_one_device_to_the_precision_of_the_half(
         units = STEPS if numbers.has_half_weights else 2
         atol = units * UNIT.get(numbers.compute, 1e-6) * np.abs(value).max()
         np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
-    assert hook.losses[-1] < hook.losses[0]
+    assert hook.values[-1] < hook.values[0]
 
 
 @pytest.mark.parametrize(

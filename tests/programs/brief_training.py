@@ -1,5 +1,6 @@
 """A training of a tiny model that may end in an error, with parts that a test replaces."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -104,6 +105,49 @@ class Steps(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self.steps += 1
         self._after(self.steps, run_context)
+
+
+class Fetch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+    """Remembers in `values` what each session call gives for the tensors of `find(run_context)`."""
+
+    def __init__(self, find: Callable[[Any], Any]) -> None:
+        self.values: list[Any] = []
+        self._find = find
+
+    def before_run(self, run_context: Any) -> Any:
+        return v1.train.SessionRunArgs(self._find(run_context))
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.values.append(run_values.results)
+
+
+class Crossings(Fetch):
+    """Collects in `sent` what session calls send from one device to another one.
+
+    It is the name and type of each tensor, and the last digits of the names of both devices.
+    """
+
+    def __init__(self, find: Callable[[Any], Any] = lambda run: None) -> None:
+        super().__init__(find)
+        self.sent: set[tuple[str, tf.DType, str]] = set()
+
+    def before_run(self, run_context: Any) -> Any:
+        options = v1.RunOptions(output_partition_graphs=True)
+        return v1.train.SessionRunArgs(self._find(run_context), options=options)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        super().after_run(run_context, run_values)
+        for graph in run_values.run_metadata.partition_graphs:
+            for node in graph.node:
+                if node.op in ("_Send", "_HostSend"):
+                    name = re.sub(r"^edge_\d+_", "", node.attr["tensor_name"].s.decode())
+                    places = [node.attr[f"{end}_device"].s.decode()[-1] for end in ("send", "recv")]
+                    self.sent.add((name, tf.as_dtype(node.attr["T"].type), "".join(places)))
+
+
+def loss_in(run_context: Any) -> Any:
+    """Finds the loss of the training for a `Fetch`."""
+    return run_context.session.graph.get_collection(v1.GraphKeys.LOSSES)[-1]
 
 
 class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from brief_training import Fetch, loss_in
 
 Arrays = dict[str, np.ndarray]
 DNN = {
@@ -113,22 +114,9 @@ def save(tmp_path: Path) -> Callable[[dict[str, Any]], str]:
 def losses() -> Callable[..., list[float]]:
     """Trains an estimator and returns the loss of each step."""
 
-    class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            self.losses: list[float] = []
-
-        def begin(self) -> None:
-            self.loss = v1.get_collection(v1.GraphKeys.LOSSES)[-1]
-
-        def before_run(self, run_context: Any) -> Any:
-            return v1.train.SessionRunArgs(self.loss)
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            self.losses.append(float(run_values.results))
-
     def losses(estimator: Any, input_fn: Any, steps: int = 4) -> list[float]:
-        watch = Watch()
-        estimator.train(input_fn, hooks=[watch], steps=steps)
-        return watch.losses
+        hook = Fetch(loss_in)
+        estimator.train(input_fn, hooks=[hook], steps=steps)
+        return hook.values
 
     return losses

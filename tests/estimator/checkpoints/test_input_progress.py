@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-from brief_training import Steps
+from brief_training import Fetch, Steps
 from staged_model import MICRO, batches, make_pipelined
 
 import tfdist.estimator as tfe
@@ -277,17 +277,9 @@ def test_a_training_that_was_interrupted_after_its_last_step_has_ended_once_it_i
 
 
 def test_the_next_training_begins_its_input_at_the_start(run: Any) -> None:
-    seen: list[float] = []
-
-    class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-        def before_run(self, run_context: Any) -> Any:
-            return v1.train.SessionRunArgs("IteratorGetNext:0")
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            seen.append(float(run_values.results[0]))
-
-    run(INPUTS["slices"]).train(Watch(), steps=3).train(Watch(), steps=3)
-    assert seen == [0.0, 3.0, 6.0] * 2
+    hook = Fetch(lambda _: "IteratorGetNext:0")
+    run(INPUTS["slices"]).train(hook, steps=3).train(hook, steps=3)
+    assert [batch[0] for batch in hook.values] == [0.0, 3.0, 6.0] * 2
 
 
 def test_without_positions_an_input_begins_at_its_start(run: Any, undisturbed: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
+from brief_training import Crossings
 from small_training import train
 
 import tfdist.estimator as tfe
@@ -69,23 +70,6 @@ def test_each_layout_is_two_units_of_the_half_from_one_device(
 # What crosses between the device and the host.
 
 
-class _Crossings(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-    """Collects the tensors that each session call sends from one device to another one."""
-
-    def __init__(self) -> None:
-        self.sent: set[tuple[str, tf.DType]] = set()
-
-    def before_run(self, run_context: Any) -> Any:
-        return v1.train.SessionRunArgs(None, options=v1.RunOptions(output_partition_graphs=True))
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        for graph in run_values.run_metadata.partition_graphs:
-            for node in graph.node:
-                if node.op in ("_Send", "_HostSend"):
-                    name = re.sub(r"^edge_\d+_", "", node.attr["tensor_name"].s.decode())
-                    self.sent.add((name, tf.as_dtype(node.attr["T"].type)))
-
-
 SHAPES = {"first": [8, 100], "bias": [100], "last": [100, 50]}
 
 
@@ -117,10 +101,10 @@ def _train_variables(folder: Path, hook: Any, device: Any, reads: int = 1) -> tf
 def test_half_the_bytes_cross_each_way(tmp_path: Path, reads: int) -> None:
     num_bytes = {}
     for precision in ("float32", "mixed_bfloat16"):
-        hook = _Crossings()
+        hook = Crossings()
         device = tfe.DeviceConfig(precision=precision)
         _train_variables(tmp_path / precision, hook, device, reads)
-        crossed = [(n, d) for n, d in hook.sent if not re.match("IteratorGetNext|Mean", n)]
+        crossed = [(n, d) for n, d, _ in hook.sent if not re.match("IteratorGetNext|Mean", n)]
         # Each weight once to the device, and its gradient once to the host.
         assert len(crossed) == 2 * len(SHAPES), crossed
         assert sum(name.startswith("gradients/") for name, _ in crossed) == len(SHAPES)
@@ -129,22 +113,22 @@ def test_half_the_bytes_cross_each_way(tmp_path: Path, reads: int) -> None:
 
 
 def test_in_a_loop_of_steps_weights_and_gradients_cross_in_half(tmp_path: Path) -> None:
-    hook = _Crossings()
+    hook = Crossings()
     device = tfe.DeviceConfig(precision="mixed_float16", iterations_per_loop=2)
     _train_variables(tmp_path, hook, device)
-    halves = [name for name, dtype in hook.sent if dtype == tf.float16]
+    halves = [name for name, dtype, _ in hook.sent if dtype == tf.float16]
     assert len(halves) == 2 * len(SHAPES), hook.sent
-    rest = [name for name, dtype in hook.sent if dtype == tf.float32]
+    rest = [name for name, dtype, _ in hook.sent if dtype == tf.float32]
     assert all(re.search("IteratorGetNext|Mean|loop_body_control", name) for name in rest), rest
 
 
 def test_micro_batches_are_added_in_float32_on_the_device(tmp_path: Path) -> None:
-    hook = _Crossings()
+    hook = Crossings()
     device = tfe.DeviceConfig(precision="mixed_float16", gradient_accumulation=2)
     _train_variables(tmp_path, hook, device)
     # The sums cross once a step; gradients of one micro-batch do not.
-    assert not [name for name, _ in hook.sent if name.startswith("gradients/")]
-    assert sum(dtype == tf.float16 for _, dtype in hook.sent) == len(SHAPES)
+    assert not [name for name, *_ in hook.sent if name.startswith("gradients/")]
+    assert sum(dtype == tf.float16 for _, dtype, _ in hook.sent) == len(SHAPES)
 
 
 # Reads of one weight.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from brief_training import Fetch, loss_in
 
 import tfdist.estimator as tfe
 
@@ -196,27 +197,13 @@ def test_a_loop_gives_the_weights_of_single_steps(
     assert loop["global_step"] == 8
 
 
-class Losses(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Remembers the loss of each session call."""
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def begin(self) -> None:
-        (self.loss,) = v1.get_collection(v1.GraphKeys.LOSSES)
-
-    def before_run(self, run_context: Any) -> Any:
-        return v1.train.SessionRunArgs(self.loss)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.seen.append(float(run_values.results))
-
-
 def test_the_loss_of_a_loop_is_the_mean_over_its_steps(dense: Make, train: Train) -> None:
-    single, loop = Losses(), Losses()
+    single, loop = Fetch(loss_in), Fetch(loss_in)
     train(dense(), steps=8, hooks=[single])
     train(dense(), steps=8, hooks=[loop], iterations_per_loop=4)
-    np.testing.assert_allclose(loop.seen, np.reshape(single.seen, [2, 4]).mean(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(
+        loop.values, np.reshape(single.values, [2, 4]).mean(axis=1), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_replicas": 2}, {"gradient_accumulation": 2}])
