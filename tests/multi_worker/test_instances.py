@@ -45,6 +45,7 @@ def _train_four_replicas() -> dict[str, Any]:
 
     import tensorflow as tf
     import tensorflow.compat.v1 as v1
+    from brief_training import Fetch, Watch
 
     import tfdist.estimator as tfe
     from tfdist.cluster import instances
@@ -62,8 +63,6 @@ def _train_four_replicas() -> dict[str, Any]:
         numbers = tf.range(16, dtype=tf.float32) ** 2
         return tf.data.Dataset.from_tensor_slices(numbers).shard(*instances.shard()).batch(2)
 
-    seen: dict[str, Any] = {}
-
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
         weight = v1.get_variable("weight", [], initializer=v1.zeros_initializer())
         slices.append(tf.identity(features))
@@ -72,29 +71,12 @@ def _train_four_replicas() -> dict[str, Any]:
         train_op = optimizer.minimize(loss, v1.train.get_global_step())
         return tfe.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-        def begin(self) -> None:
-            self.weight = v1.global_variables("weight")[0]
-
-        def before_run(self, run_context: Any) -> Any:
-            return v1.train.SessionRunArgs(slices)
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            if not seen:
-                seen.update(
-                    {
-                        t.device[-5:]: v.tolist()
-                        for t, v in zip(slices, run_values.results, strict=True)
-                    }
-                )
-
-        def end(self, session: Any) -> None:
-            seen["weight"] = float(session.run(self.weight))
-
     slices: list[Any] = []
+    seen, watch = Fetch(lambda _: slices), Watch()
     config = tfe.RunConfig(train_distribute=strategy_for_run())
-    tfe.Estimator(model_fn, None, config).train(input_fn, hooks=[Watch()], steps=2)
-    return seen
+    tfe.Estimator(model_fn, None, config).train(input_fn, hooks=[seen, watch], steps=2)
+    parts = {t.device[-5:]: v.tolist() for t, v in zip(slices, seen.values[0], strict=True)}
+    return {**parts, "weight": float(watch.values["weight"])}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -26,11 +26,10 @@ def _train(folder: str, *, die_after: int | None = None, max_steps: int = 20) ->
     """Trains 20 steps with momentum and batch norm; `die_after` kills the worker at that step."""
     import os
     import signal
-    from typing import Any  # a class's own names don't go to the workers by themselves
 
     import numpy as np
     import tensorflow as tf
-    import tensorflow.compat.v1 as v1
+    from brief_training import Steps, Watch
     from snapshot_training import model_fn
 
     import tfdist.estimator as tfe
@@ -44,26 +43,15 @@ def _train(folder: str, *, die_after: int | None = None, max_steps: int = 20) ->
         dataset = tf.data.Dataset.from_tensor_slices(values)
         return dataset.shuffle(16, seed=worker).repeat().batch(8)
 
-    class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
-        def begin(self) -> None:
-            self.variables = {v.op.name: v for v in v1.global_variables()}
-
-        def after_create_session(self, session: Any, coord: Any) -> None:
-            self.first_step = self.step = int(session.run(self.variables["global_step"]))
-
-        def after_run(self, run_context: Any, run_values: Any) -> None:
-            self.step += 1
-            if self.step == die_after:
-                assert worker > 0 or _is_saved(folder, step=die_after // 6 * 6)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def end(self, session: Any) -> None:
-            self.values = session.run(self.variables)
+    def die(step: int, run: Any) -> None:
+        if step == die_after:
+            assert worker > 0 or _is_saved(folder, step=die_after // 6 * 6)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=6)
     watch = Watch()
     estimator = tfe.Estimator(model_fn, os.path.join(folder, f"worker-{worker}"), config)
-    estimator.train(input_fn, hooks=[watch], max_steps=max_steps)
+    estimator.train(input_fn, hooks=[watch, Steps(die)], max_steps=max_steps)
     return {"first_step": watch.first_step, "values": watch.values}
 
 

@@ -10,6 +10,7 @@ def _train_a_table() -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
     import tensorflow.compat.v1 as v1
+    from brief_training import Watch
 
     import tfdist.estimator as tfe
     from tfdist.strategies import MultiWorkerStrategy
@@ -30,17 +31,13 @@ def _train_a_table() -> dict[str, Any]:
         labels = np.random.RandomState(0).randn(2048, 64).astype(np.float32)
         return tf.data.Dataset.from_tensors((words, labels)).repeat()
 
-    class Look(tfe.SessionRunHook):  # type: ignore[misc,name-defined]
-        def end(self, session: Any) -> None:
-            self.table = session.run(v1.trainable_variables()[0])
-
-    look = Look()
+    watch = Watch()
     config = tfe.RunConfig(
         train_distribute=strategy,
         session_config=v1.ConfigProto(intra_op_parallelism_threads=4),
     )
-    tfe.Estimator(model_fn, None, config).train(input_fn, hooks=[look], steps=20)
-    return {"words": words, "table": look.table}
+    tfe.Estimator(model_fn, None, config).train(input_fn, hooks=[watch], steps=20)
+    return {"words": words, "table": watch.values["table"]}
 
 
 def test_workers_with_several_threads_add_equal_rows_in_one_order(fake_cluster: Any) -> None:

@@ -38,7 +38,7 @@ def train_briefly(
       is_chief: Whether this worker saves. first_step, step: The global steps before the first
       session call and at the end. values: The variables at the end, by name.
     """
-    watch, is_chief = _Watch(), None
+    watch, is_chief = Watch(), None
     start_s = time.monotonic()
     try:
         kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
@@ -150,7 +150,9 @@ def loss_in(run_context: Any) -> Any:
     return run_context.session.graph.get_collection(v1.GraphKeys.LOSSES)[-1]
 
 
-class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+class Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
+    """Tells the global steps before the first call and at the end, and all variables at the end."""
+
     def __init__(self) -> None:
         self.first_step = self.step = 0
         self.values: dict[str, Any] = {}
