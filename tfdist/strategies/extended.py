@@ -276,7 +276,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         group: bool,
     ) -> Any:
         # What is left out of a branch's own inputs, such as updates to wait for, comes first.
-        first = [x for x in tf.nest.flatten(args) if _is_op(x)] if self.reducer.has_weights else []
+        first = tf.nest.flatten(args) if self.reducer.has_weights else []
+        first = [one for one in first if isinstance(one, (tf.Operation, tf.Tensor))]
         with tf.device(self.placement.variable_device), tf.control_dependencies(first):
             result = self.reducer.if_counted(lambda: fn(*args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)
@@ -370,10 +371,6 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
 def _name_of(variable: tf.Variable) -> str:
     return variable.name.partition(":")[0]
-
-
-def _is_op(value: Any) -> bool:
-    return isinstance(value, (tf.Operation, tf.Tensor))
 
 
 def _values_of(value: Any) -> Sequence[Any]:

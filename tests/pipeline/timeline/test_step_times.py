@@ -42,7 +42,7 @@ def test_a_stage_has_the_mean_times_of_its_forward_and_backward() -> None:
 def test_a_device_is_idle_before_between_and_after_its_boxes() -> None:
     first, second = Timeline(TWO_STAGES, ["B1", "B2"]).devices
     assert (first.name, first.busy_share, first.idle) == ("GPU:0", 0.2, ((11, 19),))
-    assert (second.busy_share, second.idle, second.idle_s) == (0.7, ((10, 12), (19, 20)), 3)
+    assert (second.busy_share, second.idle) == (0.7, ((10, 12), (19, 20)))
 
 
 def test_the_slowest_stage_is_compared_with_the_mean_of_all() -> None:

@@ -56,10 +56,6 @@ class DeviceTimes:
     idle: tuple[Span, ...]  # The spans of the step in which the device ran no box, by rising start.
     busy_share: float  # The share of the step in which the device ran boxes, from 0 to 1.
 
-    @property
-    def idle_s(self) -> float:
-        return length(self.idle)
-
 
 @dataclass(frozen=True)
 class Timeline:

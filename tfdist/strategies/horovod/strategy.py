@@ -233,7 +233,10 @@ def load_horovod() -> ModuleType:
     Raises:
       HorovodNotFoundError: If it cannot be imported. One line names the missing part and the fix.
     """
-    _prepare_environment()
+    # What Horovod and Open MPI read on loading, if the user has not set it.
+    os.environ.update(missing_settings(os.environ))
+    # `execute_on_instances` makes process sets after Horovod is initialised.
+    os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
     try:
         return importlib.import_module("horovod.tensorflow")
     except ModuleNotFoundError as error:
@@ -295,10 +298,3 @@ def make_process_set(ranks: tuple[int, ...]) -> None:
         is_whole_job = len(ranks) == hvd.size()
         made = hvd.global_process_set if is_whole_job else hvd.add_process_set(list(ranks))
         _PROCESS_SETS[ranks] = made
-
-
-def _prepare_environment() -> None:
-    """Sets the variables that Horovod and Open MPI read on loading, if the user has not."""
-    os.environ.update(missing_settings(os.environ))
-    # `execute_on_instances` makes process sets after Horovod is initialised.
-    os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")

@@ -18,6 +18,7 @@ Variance", 1983, eq. 1.7).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -78,7 +79,8 @@ def normalize_over_group(
             of_deviations = tf.reduce_sum(dy * deviations, axes, keepdims=True)  # as gamma
             d_gamma = (of_deviations - shift * d_beta) * inverse
             own = tf.concat([tf.reshape(d_beta, [-1]), tf.reshape(d_gamma, [-1])], 0)
-            sums = combine_in_group(groups, own, _add_rows, f"gradient of {what}")
+            add = partial(tf.reduce_sum, axis=0)
+            sums = combine_in_group(groups, own, add, f"gradient of {what}")
             of_mean, of_deviation = (
                 tf.reshape(tf.math.divide_no_nan(part, count), tf.shape(gamma))
                 for part in tf.split(sums, 2)
@@ -138,7 +140,3 @@ def combine_moments(rows: tf.Tensor) -> tf.Tensor:
     shift = tf.math.divide_no_nan(tf.reduce_sum(counts * shifts, 0), total)  # [channels]
     between = tf.reduce_sum(counts * tf.math.squared_difference(shifts, shift), 0)  # [channels]
     return tf.concat([total, centers[0], shift, tf.reduce_sum(m2, 0) + between], 0)
-
-
-def _add_rows(rows: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(rows, 0)

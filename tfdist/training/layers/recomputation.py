@@ -87,7 +87,9 @@ def recompute(function_or_layer: Callable[..., Any]) -> Callable[..., Any]:
             return function_or_layer(*args, **kwargs)  # No backward pass follows.
         graph = v1.get_default_graph()
         region = _Region(graph=graph, first=len(graph.get_operations()))
-        args, kwargs = tf.nest.map_structure(_behind_identity, (args, kwargs))
+        args, kwargs = tf.nest.map_structure(  # Identities, at which the region begins.
+            lambda one: tf.identity(one) if isinstance(one, tf.Tensor) else one, (args, kwargs)
+        )
         token = _current_region.set(region)
         try:
             with refusing_statistics_over_replicas("a function of recompute"):
@@ -232,11 +234,6 @@ def _refuse_messages(operations: Sequence[tf.Operation]) -> None:
 
 def _has_gradient(value: Any) -> bool:
     return tf.is_tensor(value) and (value.dtype.is_floating or value.dtype.is_complex)
-
-
-def _behind_identity(value: Any) -> Any:
-    """Returns a tensor at which the region begins."""
-    return tf.identity(value) if isinstance(value, tf.Tensor) else value
 
 
 def _refuse_symbols(arguments: Any) -> None:

@@ -45,16 +45,12 @@ class ClippedOptimizer(OptimizerWrapper):
         self._limit = check_number("global_norm", global_norm, above=0)
 
     def _update(self, reduced: Pairs) -> Any:
-        gradients = [_without_equal_rows(gradient) for gradient, _ in reduced]
+        gradients = [  # Each row stands once, since a norm counts rows.
+            add_equal_rows(g) if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g)
+            for g, _ in reduced
+        ]
         total = global_norm(gradients)  # []
         factor = self._limit / tf.maximum(total, self._limit)
         factor = tf.where(tf.math.is_finite(total), factor, float("nan"))
         clipped = [scaled(gradient, factor) for gradient in gradients]
         return self.apply_reduced(list(zip(clipped, (v for _, v in reduced), strict=True)))
-
-
-def _without_equal_rows(gradient: Any) -> Any:
-    """Returns slices in which each row stands once, since a norm counts rows."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return tf.convert_to_tensor(gradient)
-    return add_equal_rows(gradient)
