@@ -1,5 +1,6 @@
 """The workers' logs: complete, and without effect on the run if they cannot be written."""
 
+import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,6 +16,7 @@ from tfdist.launch.run import command
 from tfdist.launch.run.run_logs import (
     RunLogs,
     default_log_dir,
+    is_running,
     kept_from_pruning,
     make_log_dir,
     prune_logs,
@@ -134,6 +136,16 @@ def test_only_folders_made_by_the_launcher_are_deleted(tmp_path: Path) -> None:
     assert prune_logs(1, tmp_path) == 0
     assert (named / "worker-0.log").exists() and (noted / "worker-0.log").exists()
     assert begun.is_dir() and linked.is_symlink()
+
+
+def test_a_run_that_is_looked_at_while_it_starts_counts_as_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "start.log").open("w") as looks:
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda seconds: looks.close())
+        with kept_from_pruning(tmp_path):
+            assert is_running(tmp_path)
 
 
 def test_the_folder_of_a_running_run_is_not_deleted(tmp_path: Path) -> None:

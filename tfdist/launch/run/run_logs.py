@@ -6,10 +6,11 @@ import contextlib
 import fcntl
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import IO, TextIO
 
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
@@ -22,6 +23,7 @@ _FOLDER = "tfdist-logs"
 _RUN = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:\.(\d+))?")
 LOG = re.compile(r"start\.log|worker-\d+\.log|evaluator\.log")
 _LOCKED = "start.log"
+_LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.01
 
 
 def default_log_dir(now: datetime) -> Path:
@@ -57,8 +59,17 @@ def kept_from_pruning(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # a file system without locks
             file = stack.enter_context((folder / _LOCKED).open("ab"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         yield
+
+
+def _lock(file: IO[bytes]) -> None:
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:  # `is_running` has it for a moment.
+            time.sleep(_LOCK_PAUSE_S)
 
 
 def runs_in(folder: Path = Path(_FOLDER)) -> list[Path]:
