@@ -1,6 +1,7 @@
 """Hooks that end training when evaluations say so."""
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,18 @@ def test_a_hook_stops_by_the_evaluations_since_a_step(
     expected: bool,
 ) -> None:
     assert _stops(make_hook(estimator, metric, limit, None, min_steps)) == expected
+
+
+@pytest.mark.parametrize("make_hook", [stop_if_no_increase_hook, stop_if_no_decrease_hook])
+def test_any_number_is_better_than_none(
+    estimator: tfe.Estimator, tmp_path: Path, make_hook: Make
+) -> None:
+    folder = str(tmp_path / "other")
+    with tf.Graph().as_default(), v1.summary.FileWriter(folder) as writer:
+        for step, loss in [(1000, math.nan), (2000, 0.5), (3000, math.nan)]:
+            _write(writer, step, loss=loss)
+    assert not _stops(make_hook(estimator, "loss", 2000, folder))
+    assert _stops(make_hook(estimator, "loss", 1000, folder))
 
 
 def test_another_folder_of_evaluations_can_be_named(

@@ -26,7 +26,7 @@ from tfdist.cluster.arguments import check_number, check_whole
 from tfdist.estimator.checkpoints import listing
 from tfdist.estimator.checkpoints.recovery import newest_whole
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.evaluation.eval_events import read_eval_metrics
+from tfdist.estimator.evaluation.eval_events import is_first_number, read_eval_metrics
 from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.strategies.saving.checkpoint_files import step_of
 
@@ -186,8 +186,9 @@ def _stalling(name: str, max_steps: int, is_better: Any, word: str) -> _Decision
     def decide(metrics: _Metrics) -> str | None:
         best: tuple[int, float] | None = None
         for step, values in metrics.items():
-            if best is None or is_better(values[name], best[1]):
-                best = (step, values[name])
+            value = values[name]
+            if best is None or is_better(value, best[1]) or is_first_number(value, best[1]):
+                best = (step, value)
             if step - best[0] >= max_steps:
                 return (
                     f'No {word} in metric "{name}" for {step - best[0]} steps, which is greater '

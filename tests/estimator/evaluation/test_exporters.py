@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +129,11 @@ def test_the_best_exporter_exports_what_is_better_than_before(
     assert offer(exporter, 0.5, 0.6, 0.5, 0.4, 0.45) == [True, False, False, True, False]
     assert logged.count("Loading best metric from event files.") == 1
     assert logged.count("Performing best model export.") == 2
+
+
+def test_any_loss_is_better_than_none(offer: Any) -> None:
+    exporter = tfe.BestExporter(serving_input_receiver_fn=receiver)
+    assert offer(exporter, math.nan, math.nan, 0.5, math.nan) == [True, False, True, False]
 
 
 def write_losses(folder: Path, *losses: float, time_s: int = 0) -> None:

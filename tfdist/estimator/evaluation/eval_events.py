@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -64,6 +65,11 @@ def _add_value(summary: v1.Summary, name: str, value: object) -> None:
             "np.ndarray or a serialized string of Summary.",
             name,
         )
+
+
+def is_first_number(value: float, best: float) -> bool:
+    """Returns whether a value is better than the best one because that is NaN."""
+    return math.isnan(best) and not math.isnan(value)
 
 
 def read_eval_metrics(eval_dir: Any) -> OrderedDict[int, dict[str, float]]:

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_flag, is_whole
 from tfdist.estimator.arguments import argument_names, check_no_others
-from tfdist.estimator.evaluation.eval_events import results_in
+from tfdist.estimator.evaluation.eval_events import is_first_number, results_in
 from tfdist.estimator.evaluation.saved_model import ReceiverFn, delete_all_but_newest, exports_in
 
 Result = dict[str, Any]
@@ -146,7 +146,8 @@ def _loss_smaller(best_eval_result: Result, current_eval_result: Result) -> bool
                 f"{name} cannot be empty or no loss is found in it: {result}. Give a compare_fn "
                 "that needs no loss."
             )
-    return bool(best_eval_result["loss"] > current_eval_result["loss"])
+    best, current = best_eval_result["loss"], current_eval_result["loss"]
+    return bool(best > current or is_first_number(current, best))
 
 
 class BestExporter(_SavedModelExporter):
