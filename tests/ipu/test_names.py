@@ -12,7 +12,6 @@ import tf_keras
 
 import tfdist.estimator
 import tfdist.strategies
-from tfdist.cluster import instances
 from tfdist.ipu import (
     ipu_estimator,
     ipu_multi_worker_strategy,
@@ -21,7 +20,6 @@ from tfdist.ipu import (
     mnist_sample,
     optimizers,
     pipelining_ops,
-    popdist,
     utils,
 )
 from tfdist.ipu import tensorflow as tf
@@ -42,7 +40,6 @@ v1 = tensorflow.compat.v1
         (tf, "estimator", tfdist.estimator),
         (tf.keras.layers, "Dense", tf_keras.layers.Dense),
         (tf.keras.losses, "mean_squared_error", tf_keras.losses.mean_squared_error),
-        (tf.keras.datasets.mnist, "load_data", mnist_sample.load_data),
         (tf.keras.datasets, "cifar10", tensorflow.keras.datasets.cifar10),
         (ipu_estimator, "IPUEstimatorSpec", tfdist.estimator.EstimatorSpec),
         (ipu_pipeline_estimator, "IPUPipelineEstimator", tfdist.estimator.Estimator),
@@ -53,19 +50,6 @@ v1 = tensorflow.compat.v1
             ipu_multi_worker_strategy.IPUMultiWorkerStrategy,
         ),
         (popdist_strategy, "IPUMultiReplicaStrategy", popdist_strategy.PopDistStrategy),
-        (popdist, "isPopdistEnvSet", instances.is_launched),
-        (popdist, "getNumTotalReplicas", instances.num_total_replicas),
-        (popdist, "getNumLocalReplicas", instances.num_local_replicas),
-        (popdist, "getNumInstances", instances.num_instances),
-        (popdist, "getInstanceIndex", instances.instance_index),
-        (popdist, "getLocalInstanceIndex", instances.local_instance_index),
-        (popdist, "getReplicaIndexOffset", instances.replica_index_offset),
-        (popdist, "getNumIpusPerReplica", instances.num_devices_per_replica),
-        (popdist, "checkNumIpusPerReplica", instances.check_num_devices_per_replica),
-        (popdist, "getDeviceId", instances.first_device_index),
-        (popdist, "execute_on_instances", tfdist.strategies.execute_on_instances),
-        (popdist, "synchronize", tfdist.strategies.synchronize),
-        (popdist, "init", tfdist.strategies.join_run),
     ],
 )
 def test_a_name_of_the_original_is_tensorflows_or_tfdists(

@@ -16,9 +16,9 @@ EXAMPLE = str(Path(__file__).parents[2] / "examples" / "ipu" / "popdist_example.
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `tfdist run` starts instance 1 of 2, with two replicas of three devices each."""
+    """As `tfdist run` starts instance 3 of 4, with two replicas of three devices each."""
     variables = instance_environment(
-        index=1, num_instances=2, local_index=1, num_total_replicas=4, devices_per_replica=3
+        index=3, num_instances=4, local_index=1, num_total_replicas=8, devices_per_replica=3
     )
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -38,12 +38,13 @@ def test_a_process_on_its_own_is_one_instance_with_one_replica() -> None:
 @pytest.mark.usefixtures("launched")
 def test_a_launched_instance_knows_its_place() -> None:
     assert popdist.isPopdistEnvSet()
-    assert (popdist.getNumInstances(), popdist.getInstanceIndex()) == (2, 1)
-    assert (popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()) == (4, 2)
+    assert (popdist.getNumInstances(), popdist.getInstanceIndex()) == (4, 3)
+    assert (popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()) == (8, 6)
     assert (popdist.getNumLocalReplicas(), popdist.getNumIpusPerReplica()) == (2, 3)
     assert popdist.checkNumIpusPerReplica(3)
     assert not popdist.checkNumIpusPerReplica(1)
     assert (popdist.getDeviceId(), popdist.getDeviceId(1)) == (6, 2)
+    assert popdist.getLocalInstanceIndex() == 1
 
 
 # Device options.

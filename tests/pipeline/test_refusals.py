@@ -42,18 +42,12 @@ def train(model: Any, options: Options, *arguments: Any) -> Any:
             ValueError,
             r"24 devices.*12 replicas.*but there are 8",
         ),
-        (
-            {"gradient_accumulation": 2},
-            (X, X),
-            ValueError,
-            r"gradient_accumulation is 2.*2 stages.*at least 3 ",
-        ),
     ],
 )
 def test_samples_and_options_that_do_not_fit(
     layered: Any, quiet: Quiet, settings: Any, arguments: Any, error: Any, words: str
 ) -> None:
-    options = quiet(TWO, **{"gradient_accumulation": 3, **settings})
+    options = quiet(TWO, gradient_accumulation=3, **settings)
     with pytest.raises(error, match=words):
         train(layered(2), options, *arguments)
 
