@@ -429,6 +429,7 @@ def test_variables_that_the_checkpoint_lacks_are_an_error_that_names_the_mode(
     for receivers in ({"infer": raw}, {"infer": raw, "eval": supervised}):
         with pytest.raises(ValueError, match=r"Could not load all requested[\w\W]*`infer`"):
             estimator.experimental_export_all_saved_models(tmp_path / "exports", receivers)
+    assert list((tmp_path / "exports").iterdir()) == []  # Not even a part of it.
     estimator.export_saved_model(tmp_path / "good", supervised, experimental_mode="eval")
 
 

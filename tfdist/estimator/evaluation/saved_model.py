@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import tensorflow as tf
@@ -76,33 +77,45 @@ def export(
     base, name = os.path.split(folder)
     temporary = os.path.join(base, f"temp-{name}")  # TensorFlow Serving ignores it.
     builder = v1.saved_model.Builder(temporary)
-    saves_variables = True
-    for mode, receiver_fn in wanted.items():
-        with tf.Graph().as_default() as graph:
-            v1.set_random_seed(config.tf_random_seed)
-            global_step = create_global_step(graph)
-            receiver = receiver_fn()
-            precision = ModelPrecision(find_precision(config.device.precision), device=None)
-            labels = getattr(receiver, "labels", None)
-            with precision.around_model():
-                spec = precision.call(model_fn, receiver.features, labels, mode)
-            parts = _parts(spec, receiver, global_step)
-            parts["strip_default_attrs"] = strip_default_attrs
-            with v1.Session(config=sessions.with_defaults(config.session_config)) as session:
-                saver = parts["saver"]
-                if spec.scaffold.saver is None and _lacks(checkpoint_path, global_step):
-                    saver = _saver_without(global_step)  # Weights alone, as of another program.
-                    session.run(global_step.initializer)
-                _restore(saver, session, checkpoint_path, mode)
-                if saves_variables:
-                    builder.add_meta_graph_and_variables(session, [_TAGS[mode]], **parts)
-                else:
-                    builder.add_meta_graph([_TAGS[mode]], **parts)
-        saves_variables = False
-    builder.save(as_text)
-    _copy_assets(assets_extra or {}, os.path.join(temporary, "assets.extra"))
-    tf.io.gfile.rename(temporary, folder)
+    with _removed_on_error(temporary):
+        saves_variables = True
+        for mode, receiver_fn in wanted.items():
+            with tf.Graph().as_default() as graph:
+                v1.set_random_seed(config.tf_random_seed)
+                global_step = create_global_step(graph)
+                receiver = receiver_fn()
+                precision = ModelPrecision(find_precision(config.device.precision), device=None)
+                labels = getattr(receiver, "labels", None)
+                with precision.around_model():
+                    spec = precision.call(model_fn, receiver.features, labels, mode)
+                parts = _parts(spec, receiver, global_step)
+                parts["strip_default_attrs"] = strip_default_attrs
+                with v1.Session(config=sessions.with_defaults(config.session_config)) as session:
+                    saver = parts["saver"]
+                    if spec.scaffold.saver is None and _lacks(checkpoint_path, global_step):
+                        saver = _saver_without(global_step)  # Weights alone, as of another program.
+                        session.run(global_step.initializer)
+                    _restore(saver, session, checkpoint_path, mode)
+                    if saves_variables:
+                        builder.add_meta_graph_and_variables(session, [_TAGS[mode]], **parts)
+                    else:
+                        builder.add_meta_graph([_TAGS[mode]], **parts)
+            saves_variables = False
+        builder.save(as_text)
+        _copy_assets(assets_extra or {}, os.path.join(temporary, "assets.extra"))
+        tf.io.gfile.rename(temporary, folder)
     return folder.encode()
+
+
+@contextmanager
+def _removed_on_error(folder: str) -> Iterator[None]:
+    """Removes a folder if the `with` block raises an error, such as that of a full disk."""
+    try:
+        yield
+    except BaseException:
+        with suppress(tf.errors.OpError):
+            tf.io.gfile.rmtree(folder)
+        raise
 
 
 def _parts(spec: EstimatorSpec, receiver: Any, global_step: tf.Variable) -> dict[str, Any]:
