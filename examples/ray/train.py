@@ -59,7 +59,7 @@ def train(options: dict[str, Any]) -> dict[str, float]:
     table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",")  # [5000, 785], 0 to 255
     images, labels = table[:, :-1], table[:, -1]
     order = np.random.RandomState(0).permutation(len(images))
-    images = (images[order] / 255.0).astype(np.float32).reshape(-1, 28, 28, 1)
+    images = images[order].reshape(-1, 28, 28, 1)
     labels = labels[order].astype(np.int32)
 
     def train_input_fn(input_context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
@@ -83,7 +83,8 @@ def train(options: dict[str, Any]) -> dict[str, float]:
                 tf.keras.layers.Dense(10),
             ]
         )
-        logits = model(features, training=mode == tfe.ModeKeys.TRAIN)
+        pixels = tf.cast(features, tf.float32) / 255.0  # [batch, 28, 28, 1], from 0 to 1
+        logits = model(pixels, training=mode == tfe.ModeKeys.TRAIN)  # [batch, 10]
         loss = v1.losses.sparse_softmax_cross_entropy(labels, logits)
         if mode == tfe.ModeKeys.EVAL:
             accuracy = v1.metrics.accuracy(labels, tf.argmax(logits, axis=-1))
