@@ -114,6 +114,7 @@ def test_each_layout_trains_as_one_device_with_the_whole_batch(
     workers = fake_cluster.run(*arguments, engine=engine, num_workers=num_workers, timeout_s=240)
     for number, (case, alone) in enumerate(zip(cases, train_alone(cases), strict=True)):
         one, *others = (worker[number] for worker in workers)
+        assert one["unordered"] == [], case
         for name, value in alone["values"].items():
             assert np.isfinite(value).all(), (case, name)
             close = np.allclose(one["values"][name], value, rtol=1e-6, atol=1e-6)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
+from variable_order import unordered_uses
 
 import tfdist.estimator as tfe
 from tfdist.strategies import HorovodStrategy, MultiWorkerStrategy
@@ -75,6 +76,7 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
       losses: This worker's loss of each call. reported: That of all workers. values: All variables
       at the end, by name. placed: The kind and the device of each executed op, by name. scales: The
       loss scale after each call, if any. metrics: The training metric of each call, if any.
+      unordered: The variables that a call may read and write in either order; there should be none.
     """
     options = Options(**given)
     kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)
@@ -108,6 +110,7 @@ def train(engine: str, model_dir: str, **given: Any) -> dict[str, Any]:
         "placed": watch.placed,
         "scales": watch.scales,
         "metrics": watch.metrics,
+        "unordered": watch.unordered,
     }
 
 
@@ -250,6 +253,7 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
         self.placed: dict[str, tuple[str, str]] = {}
         self.scales: list[float] = []
         self.metrics: list[float] = []
+        self.unordered: list[tuple[str, str, str]] = []
 
     def begin(self) -> None:
         named = {op.name for op in v1.get_default_graph().get_operations()}
@@ -259,6 +263,9 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 
     def before_run(self, run_context: Any) -> Any:
         options = v1.RunOptions(output_partition_graphs=True)
+        train_op = run_context.original_args.fetches[0]
+        if not self.losses:
+            self.unordered = unordered_uses([train_op])
         of_all = run_context.original_args.fetches[1]
         return v1.train.SessionRunArgs([self.loss, of_all, *self.fetched], options=options)
 
