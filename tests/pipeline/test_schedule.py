@@ -14,6 +14,7 @@ from tfdist.pipeline.schedule import (
     Box,
     Schedule,
     Tick,
+    activations_kept,
     busy_share_bound,
     draw,
     in_order,
@@ -83,15 +84,18 @@ def test_every_box_is_done_once_after_those_it_needs_and_one_of_a_stage_in_a_tic
 
 @few
 @given(SCHEDULE, STAGES, MICRO_BATCHES)
-def test_the_activations_that_a_stage_keeps_are_those_of_the_documentation(
+def test_activations_kept_follow_from_the_schedule_and_inference_keeps_none(
     schedule: Schedule, stages: int, micro_batches: int
 ) -> None:
-    ticks = training_ticks(schedule, stages, micro_batches)
-    for stage in range(stages):
-        steps = [-1 if box.backward else 1 for tick in ticks for box in tick if box.stage == stage]
-        left = stages - stage
-        most = {"sequential": 1, "interleaved": left, "grouped": 2 * left - 1}[schedule]
-        assert max(itertools.accumulate(steps)) == min(most, micro_batches)
+    kept = activations_kept(training_ticks(schedule, stages, micro_batches), stages)
+    most = {
+        "sequential": [1] * stages,
+        "interleaved": [stages - stage for stage in range(stages)],
+        "grouped": [2 * (stages - stage) - 1 for stage in range(stages)],
+    }
+    assert kept == [min(number, micro_batches) for number in most[schedule]]
+    forward_only = inference_ticks(schedule, stages, micro_batches)
+    assert activations_kept(forward_only, stages) == [0] * stages
 
 
 @few

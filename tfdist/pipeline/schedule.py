@@ -87,6 +87,23 @@ def in_order(tick: Tick) -> list[Box]:
     return sorted(tick, key=lambda b: (not b.backward, -b.stage if b.backward else b.stage))
 
 
+def activations_kept(ticks: Sequence[Tick], num_stages: int) -> list[int]:
+    """Returns for each stage the most micro-batches with activations that it keeps at once.
+
+    Activations are kept from the tick of the forward to the tick of the backward, both included. A
+    forward without a backward, as in inference, keeps none.
+    """
+    returning = {(box.stage, box.micro_batch) for tick in ticks for box in tick if box.backward}
+    kept, most = [0] * num_stages, [0] * num_stages
+    for box in (box for tick in ticks for box in tick):
+        if box.backward:
+            kept[box.stage] -= 1
+        elif (box.stage, box.micro_batch) in returning:
+            kept[box.stage] += 1
+        most[box.stage] = max(most[box.stage], kept[box.stage])
+    return most
+
+
 def smallest_accumulation(num_stages: int) -> int:
     """Returns the smallest number of micro-batches that fills a training pipeline: 2N - 1.
 
