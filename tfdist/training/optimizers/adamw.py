@@ -89,8 +89,9 @@ class AdamW(RuleOptimizer):
         if decay:
             # Before the direction, which does not depend on the weight, and after the gradient:
             # a graph may otherwise decay a weight that its forward pass has yet to read.
+            share = rate * decay  # []
             with tf.control_dependencies([gradient]):
-                value = rate * decay * read_handle(weight, gradient)
+                value = share * read_handle(weight, gradient)
                 decayed = [tf.raw_ops.AssignSubVariableOp(resource=weight, value=value)]
         with tf.control_dependencies(decayed):
             return self._subtract_direction(weight, rate, gradient, slots)
