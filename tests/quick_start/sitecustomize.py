@@ -20,14 +20,18 @@ gc.set_threshold(100_000, 20, 100)
 atexit.register(gc.freeze)  # The first to be registered is the last to run.
 
 
-class _ThenPrintGraphsFast:
-    """The loader of `google.protobuf.text_format`, which then prints graphs by C code."""
+class _WrappedLoader:
+    """A module's loader, with another `exec_module` in each subclass."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+class _ThenPrintGraphsFast(_WrappedLoader):
+    """The loader of `google.protobuf.text_format`, which then prints graphs by C code."""
 
     def exec_module(self, module: Any) -> None:
         self._loader.exec_module(module)
@@ -40,15 +44,12 @@ class _ThenPrintGraphsFast:
         module.MessageToString = print_message
 
 
-class _WithoutPackage:
+class _WithoutPackage(_WrappedLoader):
     """The loader of a module that takes a package where it is installed, and here finds none."""
 
     def __init__(self, loader: Any, package: str) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._package = package
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
 
     def exec_module(self, module: Any) -> None:
         is_imported = self._package in sys.modules

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tfdist.launch.machine.mpi import horovod_problem
-from tfdist.launch.standby.standby import Program, Standby, can_stand_by
+from tfdist.launch.standby.standby import Standby, WorkerProgram, can_stand_by
 from tfdist.testing.run import wait_until
 
 pytestmark = pytest.mark.processes
@@ -130,7 +130,7 @@ def test_a_standby_that_still_imports_is_not_waited_for_long(
     monkeypatch.setattr("tfdist.launch.standby.standby._READY_LIMIT_S", 0.001)
     standby = Standby(tmp_path)
     command = [sys.executable, "train.py"]
-    program = Program(command=command, cwd=str(tmp_path), environment=os.environ, cores=None)
+    program = WorkerProgram(command=command, cwd=str(tmp_path), environment=os.environ, cores=None)
     standby.imports_path.write_text('{"environment": {}, "modules": ["json"], "own": []}')
     standby.begin(program)
     assert asyncio.run(standby.fork(program)) is None

@@ -64,7 +64,7 @@ from tfdist.estimator.loop.model_check import (
 from tfdist.estimator.loop.other_workers import OtherWorkers
 from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.progress_report import NoReport, make_report
-from tfdist.estimator.loop.session_hooks import add_metrics_to_report, all_hooks
+from tfdist.estimator.loop.session_hooks import Savers, add_metrics_to_report, all_hooks
 from tfdist.estimator.loop.snapshots import Snapshots
 from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.pipelined.spec import in_steps
@@ -124,7 +124,10 @@ def train(call: TrainCall) -> None:
             scaffold = peers.make_scaffold(spec.scaffold, found)
             saves = BackgroundSaves(signals)
             snapshots = Snapshots(call, found, model.decision, scaffold, model.progress, signals)
-            hooks, limits = all_hooks(call, model, peers, signals, saves, scaffold, snapshots)
+            savers = Savers(
+                call=call, scaffold=scaffold, signals=signals, saves=saves, progress=model.progress
+            )
+            hooks, limits = all_hooks(call, model, peers, savers, snapshots)
             with peers.watched(), snapshots, saves:
                 session = peers.open_session(model, hooks, scaffold, found, limits)
                 first_step = int(session.raw_session().run(model.global_step))

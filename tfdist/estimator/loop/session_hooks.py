@@ -37,9 +37,7 @@ def all_hooks(
     call: TrainCall,
     model: Model,
     peers: Peers,
-    signals: StopSignals,
-    saves: BackgroundSaves,
-    scaffold: v1.train.Scaffold,
+    savers: Savers,
     snapshots: Snapshots,
 ) -> tuple[Hooks, list[StepLimit]]:
     """Returns the user's hooks and TensorFlow's, and the limits of the training.
@@ -64,16 +62,13 @@ def all_hooks(
         return decision.hooks_of_user(kept)
 
     _add_loss_summary(decision.loss)
-    savers = Savers(
-        call=call, scaffold=scaffold, signals=signals, saves=saves, progress=model.progress
-    )
     starts_last = model.inputs.starts_last
     hooks = [
         *decision.hooks_of_user(profile_of_run()),  # First: it measures the time of all others.
         *decision.hooks_that_save(lambda: savers.usual(spec, peers.is_chief), savers.own),
         *snapshots.hooks(),
         *(of_user(spec.training_chief_hooks) if peers.is_chief else []),
-        *_counters_and_summaries(call, scaffold, is_chief=peers.is_chief),
+        *_counters_and_summaries(call, savers.scaffold, is_chief=peers.is_chief),
         *([] if starts_last else peers.hooks_of_input(model.inputs)),
         *of_user(call.hooks),
         *hooks_with_loss_scales(
@@ -81,7 +76,7 @@ def all_hooks(
         ),
         *_loss_lines(call, model),
         *of_user(spec.training_hooks),
-        saves,
+        savers.saves,
         *(peers.hooks_of_input(model.inputs) if starts_last else []),
         # They complete the graph, and wait for the other workers at the end.
         *peers.last_hooks(model),

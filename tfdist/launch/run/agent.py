@@ -43,7 +43,7 @@ from tfdist.launch.machine.cores_and_gpus import (
 from tfdist.launch.machine.descendants import descendants, end_all, send
 from tfdist.launch.machine.processes import adopt_orphans, stop_signals
 from tfdist.launch.run.guardian import guarded
-from tfdist.launch.standby.standby import ForkedWorker, Program, Standby, can_stand_by
+from tfdist.launch.standby.standby import ForkedWorker, Standby, WorkerProgram, can_stand_by
 from tfdist.launch.workers.channel import (
     ADDRESSES_VARIABLE,
     AS_BYTES,
@@ -110,7 +110,7 @@ class Agent:
         self._standby = standby
         if self._keeps_standby:
             environment[IMPORTS_VARIABLE] = os.fspath(standby.imports_path)
-        self._program = Program(
+        self._program = WorkerProgram(
             command=command, cwd=start["cwd"], environment=environment, cores=cores
         )
         self._grace_s = float(start["grace_s"])

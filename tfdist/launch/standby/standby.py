@@ -33,7 +33,7 @@ _OF_ONE_START = (*OF_ONE_RUN, "OMPI_", "PRTE_", "ORTE_")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class WorkerProgram:
     """A worker's command, and the place in which it runs."""
 
     command: Sequence[str]
@@ -102,7 +102,7 @@ class Standby:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._lines: IO[str] | None = None
-        self._for: Program | None = None
+        self._for: WorkerProgram | None = None
         self._is_ready = False
         self.problem = ""
         self.imports_path = folder / "imports"
@@ -111,7 +111,7 @@ class Standby:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def begin(self, program: Program) -> None:
+    def begin(self, program: WorkerProgram) -> None:
         """Starts the standby of this worker, once that has written its imports."""
         if self._process is not None or not self.imports_path.exists():
             return
@@ -141,7 +141,7 @@ class Standby:
         self._connection, self._lines = own, own.makefile("r")
         self._for = program
 
-    async def fork(self, program: Program) -> ForkedWorker | None:
+    async def fork(self, program: WorkerProgram) -> ForkedWorker | None:
         """Returns a new worker; None if a new process has to be started, and no standby is left.
 
         `problem` then has the reason, if there was a standby.
@@ -176,7 +176,7 @@ class Standby:
         self._is_ready = False
         self.imports_path.unlink(missing_ok=True)
 
-    def _fork(self, program: Program) -> ForkedWorker | None:
+    def _fork(self, program: WorkerProgram) -> ForkedWorker | None:
         assert self._connection is not None
         if not self._is_ready:
             self._connection.settimeout(_READY_LIMIT_S)
