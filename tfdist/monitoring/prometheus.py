@@ -58,7 +58,7 @@ class PrometheusHook(ScalarsHook):
         super().__init__(scalars, every_n_steps)
         most = _LAST_PORT + 1 - find_instance().num_instances
         if checked_count("port", port, least=0) > most:
-            raise ValueError(f"port must be at most {most}, got {port}.")
+            raise ValueError(f"port must be at most {most}, got {port}: worker i takes port + i.")
         if not isinstance(address, str):
             raise ValueError(f'address must be a text such as "127.0.0.1", got {address!r}.')
         self._client = load_package(
