@@ -76,7 +76,9 @@ def test_an_error_after_the_import_is_one_or_two_lines_and_has_its_exit_code(
 ) -> None:
     addresses = [f"127.0.0.1:{taken_port}", "127.0.0.1:9"]
     env = {"TF_CONFIG": text_of({"worker": addresses}, WORKER_0), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    [worker] = fake_cluster.run_script([mnist_example], engine="none", env=env, check=False)
+    [worker] = fake_cluster.run_script(
+        [mnist_example], engine="none", env=env, check=False, forked=True
+    )
     assert worker.returncode == 201
     assert worker.stdout == ""
     assert "Traceback" not in worker.stderr

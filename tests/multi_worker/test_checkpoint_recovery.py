@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-ENGINES = ["grpc", "horovod"]
-
 
 @pytest.fixture
 def train(fake_cluster: Any, train_briefly: Any) -> Callable[..., list[dict[str, Any]]]:
     """Trains with a model_dir for each worker, and a checkpoint after every second step."""
 
-    def train(engine: str, folder: Path, max_steps: int) -> list[dict[str, Any]]:
+    def train(folder: Path, max_steps: int) -> list[dict[str, Any]]:
         return fake_cluster.run(  # type: ignore[no-any-return]
             train_briefly,
-            engine,
-            engine=engine,
+            "grpc",
             limits=lambda index: {"max_steps": max_steps},
             model_dir=lambda index: f"{folder}/{index}",
             save_steps=2,
@@ -28,30 +25,28 @@ def train(fake_cluster: Any, train_briefly: Any) -> Callable[..., list[dict[str,
     return train
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture
 def trained(
-    request: pytest.FixtureRequest,
     train: Any,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     made_before: dict[str, tuple[Path, Any]],
-) -> tuple[str, Path, Any]:
-    """The engine, a folder with the checkpoints of steps 0, 2, 4 and 6, and the last weights."""
-    engine = request.param
-    if engine not in made_before:
+) -> tuple[Path, Any]:
+    """A folder with the checkpoints of steps 0, 2, 4 and 6, and the last weights."""
+    if not made_before:
         folder = tmp_path_factory.mktemp("whole")
-        made_before[engine] = folder, train(engine, folder, 6)[0]["values"]["weight"]
-    folder, weights = made_before[engine]
+        made_before["trained"] = folder, train(folder, 6)[0]["values"]["weight"]
+    folder, weights = made_before["trained"]
     shutil.copytree(folder / "0", tmp_path / "0")
-    return engine, tmp_path, weights
+    return tmp_path, weights
 
 
 def test_all_workers_go_on_from_the_newest_whole_checkpoint_of_worker_0(
-    train: Any, trained: tuple[str, Path, Any]
+    train: Any, trained: tuple[Path, Any]
 ) -> None:
-    engine, folder, weights = trained
+    folder, weights = trained
     (folder / "0" / "model.ckpt-6.index").write_bytes(b"")
-    answers = train(engine, folder, 6)
+    answers = train(folder, 6)
     assert [answer["first_step"] for answer in answers] == [4, 4]
     for answer in answers:
         np.testing.assert_array_equal(answer["values"]["weight"], weights)
@@ -59,9 +54,9 @@ def test_all_workers_go_on_from_the_newest_whole_checkpoint_of_worker_0(
 
 
 def test_every_worker_ends_with_the_list_where_none_is_whole(
-    train: Any, trained: tuple[str, Path, Any]
+    train: Any, trained: tuple[Path, Any]
 ) -> None:
-    engine, folder, _ = trained
+    folder, _ = trained
     names = [f"model.ckpt-{step}.index" for step in (6, 4, 2, 0)]
     for name in names:
         (folder / "0" / name).write_bytes(b"")
@@ -70,4 +65,4 @@ def test_every_worker_ends_with_the_list_where_none_is_whole(
         f"CheckpointDamagedError: No checkpoint in {folder}/0 is whole ({damaged}). Copy a whole "
         "one there, or use another model_dir to begin at step 0."
     )
-    assert [answer["error"] for answer in train(engine, folder, 8)] == [expected, expected]
+    assert [answer["error"] for answer in train(folder, 8)] == [expected, expected]

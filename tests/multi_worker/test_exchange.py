@@ -165,11 +165,17 @@ def train(collect_log: Callable[[], list[str]]) -> Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def directly(fake_cluster: Any, train: Any, made_before: dict[str, list[Any]]) -> list[Any]:
-    """The weights that two workers end with where they exchange their gradients directly."""
-    if not made_before:
-        made_before["values"] = fake_cluster.run(train)[0]["values"]
-    return made_before["values"]
+def directly(
+    fake_cluster: Any, train: Any, made_before: dict[int, list[dict[str, Any]]]
+) -> Callable[[int], list[dict[str, Any]]]:
+    """Returns how so many workers have trained that exchange their gradients directly."""
+
+    def directly(num_workers: int) -> list[dict[str, Any]]:
+        if num_workers not in made_before:
+            made_before[num_workers] = fake_cluster.run(train, num_workers=num_workers)
+        return made_before[num_workers]
+
+    return directly
 
 
 def _assert_equal_weights(workers: list[dict[str, Any]], expected: list[Any]) -> None:
@@ -182,9 +188,9 @@ def _assert_equal_weights(workers: list[dict[str, Any]], expected: list[Any]) ->
 
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_in_a_training_step_only_the_exchange_is_elsewhere(
-    fake_cluster: Any, train: Any, num_workers: int
+    directly: Any, num_workers: int
 ) -> None:
-    workers = fake_cluster.run(train, num_workers=num_workers)
+    workers = directly(num_workers)
     sizes = {2: "1 MB, bucketing threshold 0.5 MB", 3: "4 MB, bucketing threshold 1 MB"}
     between = f"Reductions: gRPC, directly between {num_workers} workers"
     line = f"{between}, bucket size {sizes[num_workers]}; freed memory kept"
@@ -213,13 +219,13 @@ def _loss_after_the_update(loss: Any, train_op: Any) -> Any:
 
 
 def test_a_loss_that_is_made_of_a_sum_does_not_share_its_message(
-    fake_cluster: Any, train: Any, directly: list[Any]
+    fake_cluster: Any, train: Any, directly: Any
 ) -> None:
     workers = fake_cluster.run(train, report=_loss_after_the_update)
     for worker in workers:
         dequeues = [op for _, op, device in worker["ops"] if op == "QueueDequeueV2"]
         assert len(dequeues) == 2
-    _assert_equal_weights(workers, directly)
+    _assert_equal_weights(workers, directly(2)[0]["values"])
 
 
 def _in_a_branch(optimizer: Any, pairs: Any) -> Any:
@@ -237,7 +243,7 @@ def _in_a_branch(optimizer: Any, pairs: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["a branch", "a loop", "sessions that share nothing"])
 def test_where_it_cannot_be_the_ring_gives_the_same_numbers(
-    fake_cluster: Any, train: Any, directly: list[Any], way: str
+    fake_cluster: Any, train: Any, directly: Any, way: str
 ) -> None:
     import tensorflow.compat.v1 as v1
 
@@ -253,14 +259,12 @@ def test_where_it_cannot_be_the_ring_gives_the_same_numbers(
         assert [line.split(",")[1] for line in worker["said"]] == [" in a ring of 2 workers"]
         assert [name for name, op, _ in worker["ops"] if op.startswith("Collective")]
         assert not [name for name, op, _ in worker["ops"] if op.startswith("Queue")]
-    _assert_equal_weights(workers, directly)
+    _assert_equal_weights(workers, directly(2)[0]["values"])
 
 
 def test_short_trainings_follow_each_other_in_one_process(
-    fake_cluster: Any, train: Any, tmp_path: Any
+    fake_cluster: Any, train: Any, directly: Any, tmp_path: Any
 ) -> None:
-    folder = str(tmp_path / "model")
-    again = fake_cluster.run(train, steps=1, times=4, model_dir=folder)
-    assert [worker["first_steps"] for worker in again] == [[0, 1, 2, 3]] * 2
-    at_once = fake_cluster.run(train, steps=4)
-    _assert_equal_weights(again, at_once[0]["values"])
+    again = fake_cluster.run(train, steps=1, times=2, model_dir=str(tmp_path / "model"))
+    assert [worker["first_steps"] for worker in again] == [[0, 1]] * 2
+    _assert_equal_weights(again, directly(2)[0]["values"])

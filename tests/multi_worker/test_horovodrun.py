@@ -10,7 +10,7 @@ from typing import Any
 import fit_line
 import pytest
 
-from tfdist.testing import engine_problem
+from tfdist.testing import FakeCluster, engine_problem
 
 pytestmark = pytest.mark.skipif(
     engine_problem("horovod") is not None, reason=str(engine_problem("horovod"))
@@ -20,6 +20,7 @@ _PROGRAM = """
 import json, sys
 from pathlib import Path
 
+import fit_line
 import numpy as np
 import tensorflow as tf
 from brief_training import train_briefly
@@ -53,28 +54,29 @@ Path(sys.argv[1], f"rank-{instance.index}.json").write_text(json.dumps({
     "num_workers": strategy.extended.collectives.num_workers,
     "reductions": strategy.describe_reductions(),
 }))
+fit_line.main(sys.argv[1])
 """
 
 
-def _horovodrun(program: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
-    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
-    where = ["-H", "localhost:2", "--network-interfaces", "lo"]
-    command = [sys.executable, str(program), str(folder)]
-    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*launcher, *where, *command], env=environ, capture_output=True, text=True, timeout=120
-    )
-
-
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The facts that each of two processes has found, which have trained together."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes that have trained together have written."""
     path = tmp_path_factory.mktemp("horovodrun")
     program = path / "program.py"
     program.write_text(_PROGRAM)
-    ended = _horovodrun(program, path)
+    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
+    where = ["-H", "localhost:2", "--network-interfaces", "lo"]
+    command = [*launcher, *where, sys.executable, str(program), str(path)]
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
-    return [json.loads((path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    return path
+
+
+@pytest.fixture(scope="module")
+def reported(folder: Path) -> list[dict[str, Any]]:
+    """The facts that each process has found."""
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def test_its_processes_train_together_and_end_with_equal_weights(
@@ -104,11 +106,8 @@ def test_its_processes_are_the_workers_of_one_run(reported: list[dict[str, Any]]
     assert said == [expected, expected]
 
 
-def test_fit_trains_as_one_process(tmp_path: Path) -> None:
-    program, alone = Path(fit_line.__file__), tmp_path / "alone"
-    alone.mkdir()
-    command = [sys.executable, str(program), str(alone)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    ended = _horovodrun(program, tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    fit_line.check_workers(tmp_path, alone, 2)
+def test_fit_trains_as_one_process(
+    fake_cluster: FakeCluster, folder: Path, tmp_path: Path
+) -> None:
+    fake_cluster.run_script([fit_line.__file__, str(tmp_path)], engine="none", forked=True)
+    fit_line.check_workers(folder, tmp_path, 2)

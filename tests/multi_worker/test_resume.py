@@ -9,8 +9,6 @@ import pytest
 from tfdist.testing import WorkerFailedError
 from tfdist.testing.run import wait_until
 
-ENGINES = ["grpc", "horovod"]
-
 
 def _is_saved(folder: str, step: int) -> bool:
     """Waits until worker 0 has written a checkpoint, which it does beside the training."""
@@ -55,47 +53,40 @@ def _train(folder: str, *, die_after: int | None = None, max_steps: int = 20) ->
     return {"first_step": watch.first_step, "values": watch.values}
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture
 def undisturbed(
-    request: pytest.FixtureRequest,
     fake_cluster: Any,
     tmp_path_factory: pytest.TempPathFactory,
-    made_before: dict[str, tuple[str, Path, list[dict[str, Any]]]],
-) -> tuple[str, Path, list[dict[str, Any]]]:
-    """The engine, the folder and each worker's result of a training that was not interrupted."""
-    engine = request.param
-    if engine not in made_before:
+    made_before: dict[str, tuple[Path, list[dict[str, Any]]]],
+) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder and each worker's result of a training that was not interrupted."""
+    if not made_before:
         folder = tmp_path_factory.mktemp("undisturbed")
-        workers = fake_cluster.run(_train, str(folder), engine=engine)
-        made_before[engine] = engine, folder, workers
-    return made_before[engine]
+        workers = fake_cluster.run(_train, str(folder), engine="horovod")
+        made_before["undisturbed"] = folder, workers
+    return made_before["undisturbed"]
 
 
+# test_elastic.py has a killed run over gRPC, and test_exchange.py one process that trains twice.
 def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happened(
     fake_cluster: Any, undisturbed: Any, tmp_path: Path
 ) -> None:
-    engine, _, workers = undisturbed
+    def train_twice(folder: str) -> list[dict[str, Any]]:
+        return [_train(folder), _train(folder, max_steps=21)]
+
+    _, workers = undisturbed
     with pytest.raises(WorkerFailedError, match="SIGKILL"):
-        fake_cluster.run(_train, str(tmp_path), engine=engine, die_after=14)
-    resumed = fake_cluster.run(_train, str(tmp_path), engine=engine)
-    assert [worker["first_step"] for worker in resumed] == [12, 12]
-    for before, after in zip(workers, resumed, strict=True):
+        fake_cluster.run(_train, str(tmp_path), engine="horovod", die_after=14)
+    resumed = fake_cluster.run(train_twice, str(tmp_path), engine="horovod")
+    assert [[one["first_step"] for one in worker] for worker in resumed] == [[12, 20]] * 2
+    for before, (after, _) in zip(workers, resumed, strict=True):
         for name, value in before["values"].items():
             # Each worker's own batch-norm statistics were combined at the checkpoints.
             np.testing.assert_allclose(value, after["values"][name], atol=1e-6, err_msg=name)
 
 
-def test_training_twice_in_one_process_goes_on(fake_cluster: Any, tmp_path: Path) -> None:
-    # test_exchange.py has it over gRPC.
-    def train_twice(folder: str) -> list[int]:
-        return [_train(folder, max_steps=n)["first_step"] for n in (8, 12)]
-
-    first_steps = fake_cluster.run(train_twice, str(tmp_path), engine="horovod")
-    assert first_steps == [[0, 8], [0, 8]]
-
-
 def test_only_worker_0_writes_checkpoints_and_events(undisturbed: Any) -> None:
-    _, folder, _ = undisturbed
+    folder, _ = undisturbed
     written = {path.name for path in (folder / "worker-0").iterdir()}
     assert {"checkpoint", "graph.pbtxt", "model.ckpt-0.index", "model.ckpt-20.index"} <= written
     assert any(name.startswith("events.out.tfevents") for name in written)
@@ -106,7 +97,7 @@ def test_only_worker_0_writes_checkpoints_and_events(undisturbed: Any) -> None:
 def test_worker_0_saves_the_mean_of_all_workers_batch_norm_statistics(undisturbed: Any) -> None:
     import tensorflow as tf
 
-    _, folder, workers = undisturbed
+    folder, workers = undisturbed
     checkpoint = tf.train.latest_checkpoint(str(folder / "worker-0"))
     saved = tf.train.load_variable(checkpoint, "batch_normalization/moving_mean")
     own = [worker["values"]["batch_normalization/moving_mean"] for worker in workers]

@@ -47,20 +47,18 @@ def train() -> Any:
     return train
 
 
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
 def test_a_finished_run_started_again_only_evaluates(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+    fake_cluster: Any, train: Any, tmp_path: Path
 ) -> None:
-    fake_cluster.run(train, str(tmp_path), 3, engine=engine)
-    again = fake_cluster.run(train, str(tmp_path), 3, engine=engine)
+    fake_cluster.run(train, str(tmp_path), 3)
+    again = fake_cluster.run(train, str(tmp_path), 3)
     assert again == [(None, 3), (None, 3)]
-    more = fake_cluster.run(train, str(tmp_path), 5, engine=engine)
+    more = fake_cluster.run(train, str(tmp_path), 5)
     assert [step for _, step in more] == [5, 5]
 
 
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
 def test_workers_start_warm_only_where_worker_0_finds_no_checkpoint(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+    fake_cluster: Any, train: Any, tmp_path: Path
 ) -> None:
     import tensorflow as tf
     import tensorflow.compat.v1 as v1
@@ -69,8 +67,8 @@ def test_workers_start_warm_only_where_worker_0_finds_no_checkpoint(
         v1.get_variable("weight", initializer=0.9)
         session.run(v1.global_variables_initializer())
         old = str(v1.train.Saver().save(session, str(tmp_path / "old" / "model.ckpt")))
-    first = fake_cluster.run(train, str(tmp_path), 1, old, engine=engine)
-    second = fake_cluster.run(train, str(tmp_path), 2, old, engine=engine)
+    first = fake_cluster.run(train, str(tmp_path), 1, old, engine="horovod")
+    second = fake_cluster.run(train, str(tmp_path), 2, old, engine="horovod")
     for run, weight in ((first, 0.902), (second, 0.90396)):
         one, other = (seen for seen, _ in run)
         assert one == other == pytest.approx(weight)

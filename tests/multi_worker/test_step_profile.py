@@ -12,9 +12,9 @@ from forking_launcher import FORKING_LAUNCHER
 
 @pytest.fixture
 def train(train_briefly: Any, collect_log: Any) -> Callable[..., list[str]]:
-    """Trains with a slow hook on worker 2; returns the log's lines about the profile."""
+    """Trains with a slow hook on the last worker; returns the log's lines about the profile."""
 
-    def train(engine: str, folder: str, steps: int) -> list[str]:
+    def train(engine: str, folder: str, steps: int, num_workers: int) -> list[str]:
         def hooks(index: int) -> list[Any]:
             import time
 
@@ -22,7 +22,7 @@ def train(train_briefly: Any, collect_log: Any) -> Callable[..., list[str]]:
 
             from tfdist.monitoring import StepProfileHook
 
-            slow = Steps(lambda *_: time.sleep(0.3 if index == 2 else 0.0))
+            slow = Steps(lambda *_: time.sleep(0.2 if index == num_workers - 1 else 0.0))
             return [StepProfileHook(folder, first_step=2, last_step=4), slow]
 
         lines = collect_log()
@@ -33,32 +33,36 @@ def train(train_briefly: Any, collect_log: Any) -> Callable[..., list[str]]:
     return train
 
 
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
-def test_the_profile_names_the_slow_one_of_three_workers(
-    fake_cluster: Any, train: Any, tmp_path: Path, engine: str
+@pytest.mark.parametrize(("engine", "num_workers"), [("grpc", 3), ("horovod", 2)])
+def test_the_profile_names_the_slow_worker(
+    fake_cluster: Any, train: Any, tmp_path: Path, engine: str, num_workers: int
 ) -> None:
-    said = fake_cluster.run(train, engine, str(tmp_path), 6, engine=engine, num_workers=3)
+    options = {"engine": engine, "num_workers": num_workers}
+    given = (engine, str(tmp_path), 4, num_workers)
+    said = fake_cluster.run(train, *given, **options)
     text = (tmp_path / "profile.txt").read_text()
-    assert re.match(r"3 workers, steps 2 to 4, \d+\.\d ms a step \(while traced\)\n", text)
-    assert "\nWorker 2 is the slowest: others wait for it " in text
+    workers = f"{num_workers} workers, steps 2 to 4"
+    assert re.match(rf"{workers}, \d+\.\d ms a step \(while traced\)\n", text)
+    assert f"\nWorker {num_workers - 1} is the slowest: others wait for it " in text
     assert "It is in hooks and other Python " in text
     rows = [line for line in text.splitlines()[3:11]]
-    for column in range(3):
+    for column in range(num_workers):
         shares = [float(re.findall(r"([\d.]+)%", row)[column]) for row in rows]
         assert sum(shares) == pytest.approx(100, abs=0.5)
     trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert {event["pid"] for event in trace} == {0, 1, 2}
+    assert {event["pid"] for event in trace} == set(range(num_workers))
     assert {event["cat"] for event in trace if event["ph"] == "X"} == {
         *("input", "forward", "backward", "update", "reduction")
     }
     advice = text.splitlines()[-1]
-    assert said == [[f"Profile of 3 worker(s): {tmp_path}/profile.txt. {advice}"], [], []]
+    line = f"Profile of {num_workers} worker(s): {tmp_path}/profile.txt. {advice}"
+    assert said == [[line], *[[]] * (num_workers - 1)]
 
 
 def test_a_training_that_ends_early_says_that_there_is_no_profile(
     fake_cluster: Any, train: Any, tmp_path: Path
 ) -> None:
-    said = fake_cluster.run(train, "grpc", str(tmp_path), 1, engine="grpc", num_workers=1)
+    said = fake_cluster.run(train, "grpc", str(tmp_path), 1, 1, num_workers=1)
     assert said == [
         [
             "No profile is written: training ended after 1 step(s), and step 2 was to be the first "

@@ -58,7 +58,7 @@ def end(way: str) -> None:
 
 def close_slowly(close: Any) -> Any:
     def closed() -> None:
-        time.sleep(3)
+        time.sleep(1)
         close()
         open(paths[0], "w").close()
 
