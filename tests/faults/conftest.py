@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -60,13 +61,6 @@ class Seen:
         return " ".join(part for part in lines[-1] if part) if lines else ""
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
 @pytest.fixture
 def run_to_fault(
     tmp_path: Path,
@@ -76,8 +70,8 @@ def run_to_fault(
 ) -> Callable[..., Seen]:
     """Starts the training, under the launcher or mpirun, and waits until nothing of it is left.
 
-    The launcher and its workers are forked where it starts the workers itself, unless a signal to
-    the launcher is tested: they have TensorFlow imported then.
+    The launcher, its agents and the workers are forked, unless a signal kills the launcher: they
+    have TensorFlow imported then.
     """
     monkeypatch.chdir(tmp_path)
 
@@ -92,24 +86,24 @@ def run_to_fault(
         to_launcher: int | None = None,
         program: str = "training",
     ) -> Seen:
-        model_dir, output = tmp_path / "model", tmp_path / "output"
+        model_dir = tmp_path / "model"
         note = Path(f"{model_dir}.fault")
         arguments = (str(PROGRAMS[program]), str(model_dir), fault, moment, str(worker))
         launched = ("run", *_SHOWN, "--engine", engine, "--num-instances", str(num_workers))
-        words = [*launched, *options, "--", sys.executable]
+        words = [*launched, *options, "--", sys.executable, *arguments]
         if engine == "mpirun":
-            start = _start(_mpirun(num_workers), arguments, output)
-        elif engine == "horovod" or to_launcher is not None:
-            start = _start([sys.executable, "-m", "tfdist", *words], arguments, output)
+            start = _start([*_mpirun(num_workers), *arguments], tmp_path / "output")
+        elif to_launcher == signal.SIGKILL:
+            start = _start([sys.executable, "-m", "tfdist", *words], tmp_path / "output")
         else:
-            start = _fork(fake_cluster, [*words, *arguments])
+            start = _fork(fake_cluster, words)
         with start as (launcher, read_output):
             started = wait_until(
                 lambda: _has_come(note, read_output, to_launcher) or launcher.poll() is not None,
                 150,
             )
             assert (started and launcher.poll() is None) or note.exists(), read_output()
-            processes = _descendants(launcher.pid)
+            processes = _grandchildren()
             if to_launcher is not None:
                 note.write_text(repr(time.time()))
                 launcher.send_signal(to_launcher)
@@ -123,6 +117,12 @@ def run_to_fault(
     return run
 
 
+def _grandchildren() -> list[psutil.Process]:
+    """Returns what runs below this process's children: the launcher, and the fork server."""
+    children = psutil.Process().children()
+    return [one for child in children for one in child.children(recursive=True)]
+
+
 def _mpirun(num_workers: int) -> list[str]:
     """Returns the command that docs/horovod.md shows."""
     mpirun = find_mpirun()
@@ -131,20 +131,13 @@ def _mpirun(num_workers: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _start(
-    command: Sequence[str], arguments: Sequence[str], output: Path
-) -> Iterator[tuple[Any, Callable[[], str]]]:
+def _start(command: Sequence[str], output: Path) -> Iterator[tuple[Any, Callable[[], str]]]:
     """Starts a launcher with the training, and returns it with a reader of its output."""
     environment = {**os.environ, **_ENVIRONMENT}
     if command[0] != sys.executable:
         environment = mpirun_environment(command[0], environment)
     with output.open("wb") as file:
-        launcher = subprocess.Popen(
-            [*command, *arguments],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+        launcher = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
     try:
         yield launcher, lambda: output.read_text(errors="replace")
     finally:

@@ -4,8 +4,10 @@
 
 Agents and workers are the processes that they always are: children of the same parents, with their
 own sessions, pipes, environments and exit codes. They lack the start of an interpreter, and a
-worker the import of TensorFlow, 2 s of processor time. mpirun, and what it or a worker starts, is
-started as always.
+worker the import of TensorFlow, 2 s of processor time. mpirun, and what a worker starts, is started
+as always. The fork server of the tests forks mpirun's agents, as it forks the ranks of a test.
+
+    mpirun ──> mpi_rank ──asks──> fork server ──fork──> agent ──fork──> worker
 
     fake_cluster.start_script([FORKING_LAUNCHER, "run", ...], engine="none", forked=True)
 """
@@ -16,14 +18,21 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+from tfdist.launch.machine.processes import python_command
+from tfdist.testing.job import Job
 
 FORKING_LAUNCHER = __file__
 _POPEN = subprocess.Popen
+_AGENT = python_command("tfdist.launch.run.agent")
+_AGENT_GRACE_S = 30.0
 
 
 class ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
@@ -37,7 +46,34 @@ class ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
             options["preexec_fn"] = partial(_become, list(args[1:]), *given)
             sys.stdout.flush()
             sys.stderr.flush()
+        elif os.path.basename(python) == "mpirun":
+            args = _with_forked_agents(args)
         super().__init__(args, **options)
+
+
+def _with_forked_agents(command: Sequence[str]) -> list[str]:
+    """Returns mpirun's command with ranks that ask the fork server for their agents."""
+    words = list(command)
+    # A process that the server has forked has the server's command line.
+    socket_path = Path("/proc/self/cmdline").read_text().split("\0")[-2]
+    for place in reversed(range(len(words) - len(_AGENT))):
+        end = place + len(_AGENT)
+        if words[place:end] == _AGENT:
+            job = Job(
+                folder=tempfile.mkdtemp(),
+                name="",
+                environ={},
+                cwd=os.getcwd(),
+                command=(sys.executable, FORKING_LAUNCHER, "agent", words[end]),
+                forked=True,
+                sys_path=tuple(sys.path),
+                grace_s=_AGENT_GRACE_S,
+            )
+            path = Path(job.folder, "job")
+            path.write_text(job.to_json())
+            rank = ("tfdist.testing.mpi_rank", str(path), socket_path)
+            words[place : end + 1] = python_command(*rank, with_packages=False)
+    return words
 
 
 def _become(
@@ -105,7 +141,12 @@ def _run(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    from tfdist.launch.cli import main
-
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
-    sys.exit(main())
+    if sys.argv[1] == "agent":
+        from tfdist.launch.run import agent
+
+        agent.main(sys.argv[2])
+    else:
+        from tfdist.launch.cli import main
+
+        sys.exit(main())

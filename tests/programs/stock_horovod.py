@@ -17,7 +17,7 @@ model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse")
 
 def at_end(epoch: int, logs: object) -> None:
     total = sum(float(np.abs(w).sum()) for w in model.get_weights())
-    print(f"rank {hvd.rank()} of {hvd.size()}: {total:.6f}", flush=True)
+    print(f"worker {hvd.rank()}, epoch {epoch}: {total:.6f}", flush=True)
     hvd.allreduce(tf.zeros([]))  # No rank fails before all have printed.
     if hvd.rank() == 1:
         raise ValueError("no such file: part-7")

@@ -1,10 +1,6 @@
-"""TensorFlow's own MultiWorkerMirroredStrategy with tf_keras, without tfdist.
-
-Worker 1 fails after the epoch of the argument.
-"""
+"""TensorFlow's own MultiWorkerMirroredStrategy with tf_keras, without tfdist: worker 1 fails."""
 
 import os
-import sys
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
@@ -23,7 +19,7 @@ with strategy.scope():
 def at_end(epoch: int, logs: object) -> None:
     total = sum(float(np.abs(w).sum()) for w in model.get_weights())
     print(f"worker {worker}, epoch {epoch}: {total:.6f}", flush=True)
-    if worker == 1 and epoch == int(sys.argv[1]):
+    if worker == 1 and epoch == 1:
         raise ValueError("no such file: part-7")
 
 

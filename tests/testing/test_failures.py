@@ -22,6 +22,7 @@ from tfdist.testing import (
     WorkerTracebackError,
 )
 from tfdist.testing.failures import cause_of, failure_text
+from tfdist.testing.server_process import ServerProcess
 
 
 class OwnError(Exception):
@@ -251,11 +252,14 @@ def test_a_wrong_engine_or_number_of_workers_is_refused(
         fake_cluster.run(print, **options)
 
 
-def test_a_run_after_the_server_was_killed_gets_a_new_server(fake_cluster: FakeCluster) -> None:
-    def kill_the_server() -> None:
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(600)
-
-    with pytest.raises(RuntimeError, match="the fork server ended unexpectedly"):
-        fake_cluster.run(kill_the_server, engine="none")
-    assert fake_cluster.run(lambda: 1, engine="none") == [1]
+def test_a_run_after_the_server_was_killed_gets_a_new_server() -> None:
+    kill = "import os, time; os.kill(os.getppid(), 9); time.sleep(600)"
+    server = ServerProcess()  # Not the session's, which has imported TensorFlow.
+    try:
+        cluster = FakeCluster(server)
+        with pytest.raises(RuntimeError, match="the fork server ended unexpectedly"):
+            cluster.run_script(["-S", "-c", kill], engine="none")
+        [worker] = cluster.run_script(["-S", "-c", "print(1)"], engine="none")
+        assert worker.stdout == "1\n"
+    finally:
+        server.close()

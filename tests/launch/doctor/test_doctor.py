@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from forking_launcher import FORKING_LAUNCHER
 from packaging.requirements import Requirement
 
 from tfdist.launch.doctor import main
@@ -47,6 +48,7 @@ from tfdist.launch.doctor.packages import (
 from tfdist.launch.doctor.report import Finding, absent, broken, good, lines_of, num_broken
 from tfdist.launch.doctor.self_test import judge_trial, trial_environment, try_workers
 from tfdist.launch.machine.mpi import open_mpi_version
+from tfdist.testing import FakeCluster
 from tfdist.testing.run import wait_until
 
 GIB = 1 << 30
@@ -498,12 +500,10 @@ def doctor(*options: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.processes
-def test_a_machine_on_which_the_tests_run_is_healthy() -> None:
-    with doctor() as process:
-        output, errors = process.communicate(timeout=240)
-    assert errors == ""
-    lines = output.splitlines()
+def test_a_machine_on_which_the_tests_run_is_healthy(fake_cluster: FakeCluster) -> None:
+    [ended] = fake_cluster.run_script([FORKING_LAUNCHER, "doctor"], engine="none", forked=True)
+    assert ended.stderr == ""
+    output, lines = ended.stdout, ended.stdout.splitlines()
     assert not [line for line in lines if line.startswith("  ✗")]
     assert "  ✓ tf.keras is Keras 2" in output
     assert "  ✓ two workers over gRPC trained a step on " in output
@@ -511,7 +511,6 @@ def test_a_machine_on_which_the_tests_run_is_healthy() -> None:
     is_there = "Horovod is not installed" not in output
     assert ("  ✓ two workers over Horovod trained a step on " in output) == is_there
     assert lines[-1].startswith("All that is needed works (")
-    assert process.returncode == 0
 
 
 def test_json_has_the_same_lines_and_a_failure_makes_the_exit_code_1(
