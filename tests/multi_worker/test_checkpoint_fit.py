@@ -17,9 +17,7 @@ def test_every_worker_refuses_what_worker_0s_checkpoint_does_not_fit(
 
         options = {"loss": loss, "limits": lambda index: {"steps": 3}}
         folders = {"model_dir": lambda index: f"{tmp_path}/{index}"}
-        ends = fake_cluster.run(
-            train_briefly, "horovod", engine="horovod", **options, **folders
-        )
+        ends = fake_cluster.run(train_briefly, "horovod", engine="horovod", **options, **folders)
         return [end["error"] for end in ends]
 
     assert train(3) == [None, None]

@@ -187,9 +187,7 @@ def _assert_equal_weights(workers: list[dict[str, Any]], expected: list[Any]) ->
 
 
 @pytest.mark.parametrize("num_workers", [2, 3])
-def test_in_a_training_step_only_the_exchange_is_elsewhere(
-    directly: Any, num_workers: int
-) -> None:
+def test_in_a_training_step_only_the_exchange_is_elsewhere(directly: Any, num_workers: int) -> None:
     workers = directly(num_workers)
     sizes = {2: "1 MB, bucketing threshold 0.5 MB", 3: "4 MB, bucketing threshold 1 MB"}
     between = f"Reductions: gRPC, directly between {num_workers} workers"

@@ -60,7 +60,7 @@ fit_line.main(sys.argv[1])
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes that have trained together have written."""
+    """The folder in which two processes that have trained together have written."""
     path = tmp_path_factory.mktemp("horovodrun")
     program = path / "program.py"
     program.write_text(_PROGRAM)
@@ -106,8 +106,6 @@ def test_its_processes_are_the_workers_of_one_run(reported: list[dict[str, Any]]
     assert said == [expected, expected]
 
 
-def test_fit_trains_as_one_process(
-    fake_cluster: FakeCluster, folder: Path, tmp_path: Path
-) -> None:
+def test_fit_trains_as_one_process(fake_cluster: FakeCluster, folder: Path, tmp_path: Path) -> None:
     fake_cluster.run_script([fit_line.__file__, str(tmp_path)], engine="none", forked=True)
     fit_line.check_workers(folder, tmp_path, 2)

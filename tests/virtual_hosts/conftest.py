@@ -92,9 +92,9 @@ def train_linear() -> str:
 
 
 @pytest.fixture(scope="session")
-def endless() -> tuple[str, ...]:
-    """Options of the program that trains until a host is cut off, noticed after 5 s and not 20."""
-    return ("--num-steps=1000000", "--seconds-per-step=0.05", "--unreachable-after-s=5")
+def meet_others() -> str:
+    """The path of a program whose workers only meet each other, without TensorFlow."""
+    return str(_FOLDER / "meet_others.py")
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +107,6 @@ def check_weights(
     folder = tmp_path_factory.mktemp("one-process")
     arguments = Namespace(
         num_steps=20,
-        shuffle=False,
         seconds_per_step=0.0,
         model_dir=str(folder),
         out=str(folder),

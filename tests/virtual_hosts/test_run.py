@@ -45,23 +45,31 @@ def mpirun_settings(fake_agent: str) -> Iterator[dict[str, str]]:
         }
 
 
-@needs_mpirun
-@pytest.mark.parametrize("engine", ENGINES)
-def test_workers_on_two_hosts_train_as_one_process(
+@needs_horovod
+def test_over_horovod_workers_on_two_hosts_train_as_one_process(
     hosts: Any,
     mpirun_settings: dict[str, str],
     train_linear: str,
     check_weights: Any,
     tmp_path: Path,
-    engine: str,
 ) -> None:
-    program = [train_linear, f"--strategy={engine}", f"--out={tmp_path}"]
-    command = _command("tfd1,tfd2", engine, program)
+    program = [train_linear, "--strategy=horovod", f"--out={tmp_path}"]
+    command = _command("tfd1,tfd2", "horovod", program)
     done = hosts[0].run(command, cwd=tmp_path, env=mpirun_settings, timeout_s=_LIMIT_S)
     assert done.returncode == 0, done.stderr
     check_weights(tmp_path, 2)
-    for worker in (0, 1):
-        assert f"worker {worker} of 2 on tfd{worker + 1} is done" in done.stdout
+    _check_who_is_done(done.stdout, 2)
+
+
+@needs_mpirun
+def test_over_grpc_workers_on_two_hosts_meet(
+    hosts: Any, mpirun_settings: dict[str, str], meet_others: str, tmp_path: Path
+) -> None:
+    # test_training.py trains over gRPC.
+    command = _command("tfd1,tfd2", "grpc", [meet_others, str(tmp_path)])
+    done = hosts[0].run(command, cwd=tmp_path, env=mpirun_settings, timeout_s=_LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    _check_who_is_done(done.stdout, 2)
 
 
 @needs_mpirun
@@ -172,22 +180,14 @@ def without_mpirun(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}"}
 
 
-def test_without_mpirun_ssh_starts_workers_that_train_as_one_process(
-    hosts: Any,
-    ssh_agent: str,
-    without_mpirun: dict[str, str],
-    train_linear: str,
-    check_weights: Any,
-    tmp_path: Path,
+def test_without_mpirun_ssh_starts_workers_that_meet(
+    hosts: Any, ssh_agent: str, without_mpirun: dict[str, str], meet_others: str, tmp_path: Path
 ) -> None:
-    program = [train_linear, "--strategy=grpc", f"--out={tmp_path}"]
     shell = f"--mpi-global-args=--mca plm_rsh_agent '{ssh_agent}'"
-    command = _command("tfd1,tfd2,tfd3", "grpc", program, shell)
+    command = _command("tfd1,tfd2,tfd3", "grpc", [meet_others, str(tmp_path)], shell)
     done = hosts[0].run(command, cwd=tmp_path, env=without_mpirun, timeout_s=_LIMIT_S)
     assert done.returncode == 0, done.stderr
-    check_weights(tmp_path, 3)
-    for worker in (0, 1, 2):
-        assert f"worker {worker} of 3 on tfd{worker + 1} is done" in done.stdout
+    _check_who_is_done(done.stdout, 3)
 
 
 def test_without_mpirun_a_failure_a_host_that_refuses_and_ctrl_c_end_all_workers(
@@ -219,6 +219,11 @@ def test_without_mpirun_a_failure_a_host_that_refuses_and_ctrl_c_end_all_workers
     launcher.send_signal(signal.SIGINT)
     assert launcher.wait(_CUT_LIMIT_S) == 130, said()
     assert "talk.py" not in str(hosts[1].processes())
+
+
+def _check_who_is_done(said: str, num_workers: int) -> None:
+    for worker in range(num_workers):
+        assert f"worker {worker} of {num_workers} on tfd{worker + 1} is done" in said
 
 
 def _command(hosts: str, engine: str, program: Sequence[str], *more: str) -> list[str]:

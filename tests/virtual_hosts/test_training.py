@@ -1,4 +1,4 @@
-"""Training over several hosts, started by hand or with mpirun."""
+"""Workers on several hosts, started by hand or with mpirun, and the end of one that is cut off."""
 
 import json
 import subprocess
@@ -11,7 +11,6 @@ import pytest
 
 from tfdist.launch.machine.mpi import (
     find_mpirun,
-    horovod_problem,
     mpirun_environment,
     mpirun_options,
 )
@@ -24,15 +23,15 @@ _LIMIT_S = 120.0
 # On two idle cores 6 s, and 11 where the session of a host that is gone is closed; TCP alone takes
 # minutes.
 _CUT_LIMIT_S = 40.0
-needs_horovod = pytest.mark.skipif(horovod_problem() is not None, reason=str(horovod_problem()))
+needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 
 
-@needs_horovod
-def test_horovod_over_three_hosts_trains_as_one_process(
-    hosts: Any, ssh_agent: str, train_linear: str, check_weights: Any, tmp_path: Path
+@needs_mpirun
+def test_ranks_on_three_hosts_meet_over_mpi(
+    hosts: Any, ssh_agent: str, meet_others: str, tmp_path: Path
 ) -> None:
-    _mpirun(hosts, ssh_agent, ["python", train_linear, "--strategy=horovod", f"--out={tmp_path}"])
-    check_weights(tmp_path, 3)
+    # test_run.py trains over Horovod.
+    _mpirun(hosts, ssh_agent, ["python", meet_others, str(tmp_path)])
 
 
 def test_grpc_over_hosts_with_names_trains_as_one_process(
@@ -47,10 +46,11 @@ def test_a_worker_that_is_cut_off_is_named_by_all_others_in_time(
     network: Any,
     hosts: Any,
     train_linear: str,
-    endless: tuple[str, ...],
     tmp_path: Path,
     within: Callable[[float], float],
 ) -> None:
+    # They train until a host is cut off, which they notice after 5 s and not after 20.
+    endless = ("--num-steps=1000000", "--seconds-per-step=0.05", "--unreachable-after-s=5")
     workers = _start_grpc(hosts, tmp_path, ["python", train_linear, *endless])
     try:
         assert wait_until(lambda: "step = 5" in _logs(tmp_path), _LIMIT_S), _logs(tmp_path)

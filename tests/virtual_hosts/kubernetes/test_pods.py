@@ -1,4 +1,4 @@
-"""The pods of `tfdist kubernetes` manifests, trained on virtual hosts."""
+"""The pods of `tfdist kubernetes` manifests on virtual hosts: they train, or meet each other."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,8 +14,9 @@ _LIMIT_S = 120.0
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 20.0
 _USER = 1000  # the default of --run-as-user
+_FOLDER = "/mnt/checkpoints"
 _SIZE = (
-    *("--num-instances=2", "--volume=checkpoints:/mnt/checkpoints"),
+    *("--num-instances=2", f"--volume=checkpoints:{_FOLDER}"),
     # To save time: no Keras 3, and no more threads than cores.
     *("--env=TF_USE_LEGACY_KERAS=1", "--env=OMP_NUM_THREADS=1"),
     f"--env=PYTHONPATH={os.environ['PYTHONPATH']}",
@@ -30,42 +31,45 @@ PodCommands = Callable[..., list[Any]]
 Schedule = Callable[[Sequence[Any]], list[Any]]
 
 
-@pytest.mark.parametrize("kind", ["job", "trainjob"])
-def test_pods_train_over_grpc_as_one_process(
+def test_pods_of_a_job_train_over_grpc_as_one_process(
     make: Make,
     pod_commands: PodCommands,
     schedule: Schedule,
     train_linear: str,
     check_weights: Callable[[Path, int], None],
     tmp_path: Path,
-    kind: str,
 ) -> None:
-    command = _training(train_linear, "grpc")
-    pods = schedule(pod_commands(make(f"--kind={kind}", *_SIZE, command=command)))
-    for pod in pods:
-        pod.start()
-    assert [pod.wait(_LIMIT_S) for pod in pods] == [0, 0], _logs(pods)
+    options = (f"--out={_FOLDER}", f"--model-dir={_FOLDER}/model")
+    command = ("python", train_linear, "--strategy=grpc", *options)
+    pods = schedule(pod_commands(make("--kind=job", *_SIZE, command=command)))
+    said = _run(pods)
     check_weights(tmp_path / "checkpoints", 2)
-    _check_who_trained(pods, _logs(pods), tmp_path)
+    _check_who_is_done(pods, said, tmp_path)
+    assert (tmp_path / "checkpoints" / "model" / "checkpoint").exists()
+
+
+def test_pods_of_a_trainjob_meet(
+    make: Make, pod_commands: PodCommands, schedule: Schedule, meet_others: str, tmp_path: Path
+) -> None:
+    command = ("python", meet_others, _FOLDER)
+    pods = schedule(pod_commands(make("--kind=trainjob", *_SIZE, command=command)))
+    _check_who_is_done(pods, _run(pods), tmp_path)
 
 
 @needs_horovod
 @needs_sshd
-def test_pods_train_over_mpi_as_one_process(
+def test_pods_meet_over_mpi(
     make: Make,
     pod_commands: PodCommands,
     schedule: Schedule,
     image_mpirun: str,
-    train_linear: str,
-    check_weights: Callable[[Path, int], None],
+    meet_others: str,
     tmp_path: Path,
 ) -> None:
     options = ("--kind=trainjob", "--engine=horovod", *_SIZE, f"--mpirun={image_mpirun}")
-    command = _training(train_linear, "horovod")
-    pods = schedule(pod_commands(make(*options, command=command)))
+    pods = schedule(pod_commands(make(*options, command=("python", meet_others, _FOLDER))))
     said = _run_mpi(pods)
-    check_weights(tmp_path / "checkpoints", 2)
-    _check_who_trained(pods[:2], said, tmp_path)
+    _check_who_is_done(pods[:2], said, tmp_path)
 
 
 @needs_horovod
@@ -81,12 +85,12 @@ def test_pods_of_root_reach_each_other(
         assert f"0 on {pod.pod.hostname}" in said
 
 
-def _training(train_linear: str, strategy: str) -> tuple[str, ...]:
-    folder = "/mnt/checkpoints"
-    return (
-        *("python", train_linear, f"--strategy={strategy}"),
-        *(f"--out={folder}", f"--model-dir={folder}/model"),
-    )
+def _run(pods: Sequence[Any]) -> str:
+    """Runs pods without a launcher, and returns their output."""
+    for pod in pods:
+        pod.start()
+    assert [pod.wait(_LIMIT_S) for pod in pods] == [0, 0], _logs(pods)
+    return _logs(pods)
 
 
 def _run_mpi(pods: Sequence[Any]) -> str:
@@ -104,11 +108,10 @@ def _run_mpi(pods: Sequence[Any]) -> str:
     return launcher.log.read_text()
 
 
-def _check_who_trained(workers: Sequence[Any], said: str, folder: Path) -> None:
+def _check_who_is_done(workers: Sequence[Any], said: str, folder: Path) -> None:
     for index, pod in enumerate(workers):
         assert f"worker {index} of 2 on {pod.pod.hostname} is done" in said
         assert (folder / "checkpoints" / str(index)).stat().st_uid == _USER
-    assert (folder / "checkpoints" / "model" / "checkpoint").exists()
 
 
 def _logs(pods: Sequence[Any]) -> str:

@@ -1,5 +1,7 @@
-"""Jobs of `tfdist slurm` on a real cluster: training, failures, preemption, a lost node."""
+"""Jobs of `tfdist slurm` on a real cluster: their workers, failures, preemption, a lost node."""
 
+import functools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,6 @@ from typing import Any
 import pytest
 
 from tfdist.launch.machine.mpi import horovod_problem
-from tfdist.testing.fake_cluster import FakeCluster
 from tfdist.testing.run import wait_until
 
 _LIMIT_S = 120.0
@@ -15,6 +16,7 @@ _LIMIT_S = 120.0
 _CUT_LIMIT_S = 30.0
 _NO_HOROVOD = horovod_problem()
 needs_horovod = pytest.mark.skipif(_NO_HOROVOD is not None, reason=str(_NO_HOROVOD))
+ENGINES = ["grpc", pytest.param("horovod", marks=needs_horovod)]
 
 _ACT = """
 import os, signal, sys, time
@@ -25,16 +27,20 @@ if "TFDIST_RUN" in os.environ:
 def save(number, frame):
     time.sleep(2.0 if rank == 0 else 0.0)  # the others are gone by then
     print("saved", flush=True)
-    sys.exit(138)
+    sys.exit(128 + number)
 signal.signal(signal.SIGUSR1, save)
+if sys.argv[1] == "wait":
+    signal.signal(signal.SIGTERM, save)
 if sys.argv[1] == "fail" and rank == 2 and os.environ["TFDIST_RESTART_COUNT"] == "0":
     sys.exit(7)
 if sys.argv[1] == "fail" and os.environ["TFDIST_RESTART_COUNT"] != "0":
     sys.exit(0)
-print("ready", flush=True)
-while not (sys.argv[1] == "lose" and rank != 2 and os.path.exists("cut")):
+count = os.environ.get("SLURM_STEP_NUM_TASKS")  # not of a rank of mpirun
+print("ready", count, flush=True)
+while not os.path.exists("back"):
+    if (sys.argv[1], count) == ("lose", "3") and rank != 2 and os.path.exists("cut"):
+        sys.exit(200)
     time.sleep(0.1)
-sys.exit(200)
 """
 
 
@@ -46,33 +52,23 @@ def act(tmp_path: Path) -> Path:
     return program
 
 
-def test_a_grpc_job_on_three_nodes_trains_as_one_process(
-    slurm: Any, train_linear: str, check_weights: Any, tmp_path: Path
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_workers_of_a_job_on_three_nodes_meet(
+    slurm: Any, meet_others: str, tmp_path: Path, engine: str
 ) -> None:
-    words = ["--nodes=3", train_linear, "--strategy=grpc", f"--out={tmp_path}"]
+    words = [f"--engine={engine}", "--nodes=3", meet_others, str(tmp_path)]
     job_id = slurm.submit(words, tmp_path)
     job = slurm.wait_for_end(job_id, _LIMIT_S)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), _log(tmp_path)
-    check_weights(tmp_path, 3)
     names = [f"-{job_id}{rest}" for rest in ("-0.log", "-1.log", "-2.log", ".log", ".sbatch")]
-    files = [path.name.removeprefix("train_linear") for path in (tmp_path / "logs").iterdir()]
+    files = [path.name.removeprefix("meet_others") for path in (tmp_path / "logs").iterdir()]
     assert sorted(files) == names
     for worker in range(3):
-        text = (tmp_path / f"logs/train_linear-{job_id}-{worker}.log").read_text()
+        text = (tmp_path / f"logs/meet_others-{job_id}-{worker}.log").read_text()
         assert f"worker {worker} of 3 on tfd{worker + 1} is done" in text
 
 
-@needs_horovod
-def test_a_horovod_job_trains_as_one_process(
-    slurm: Any, train_linear: str, check_weights: Any, tmp_path: Path
-) -> None:
-    words = ["--engine=horovod", "--nodes=2", train_linear, "--strategy=horovod"]
-    job = slurm.wait_for_end(slurm.submit([*words, f"--out={tmp_path}"], tmp_path), _LIMIT_S)
-    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), _log(tmp_path)
-    check_weights(tmp_path, 2)
-
-
-@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_job_ends_with_the_exit_code_of_the_worker_that_failed_first(
     slurm: Any, act: Path, tmp_path: Path, engine: str
 ) -> None:
@@ -94,16 +90,14 @@ def test_workers_start_again_if_requested(slurm: Any, act: Path, tmp_path: Path)
     assert "restart 1 of 1" in _log(tmp_path)
 
 
-def test_a_job_that_is_preempted_and_requeued_trains_as_an_undisturbed_run(
-    slurm: Any, train_linear: str, fake_cluster: FakeCluster, tmp_path: Path
+def test_a_job_that_is_preempted_saves_and_is_requeued(
+    slurm: Any, act: Path, tmp_path: Path
 ) -> None:
-    file, out = tmp_path / "preempted", tmp_path / "undisturbed"
-    out.mkdir()
-    program = [train_linear, "--strategy=grpc", "--shuffle", "--num-steps=60"]
-    words = ["--nodes=2", "--requeue", f"--env=TFDIST_PREEMPTED={file}", *program]
-    words += ["--seconds-per-step=0.05", f"--model-dir={tmp_path / 'model'}", f"--out={tmp_path}"]
-    job_id = slurm.submit(words, tmp_path)
-    assert wait_until(lambda: "step = 5 (" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    # tests/multi_worker/test_resume.py has a training that goes on.
+    file = tmp_path / "preempted"
+    words = ["--nodes=2", "--requeue", f"--env=TFDIST_PREEMPTED={file}", "--env=NOTE="]
+    job_id = slurm.submit([*words, act.name, "wait"], tmp_path)
+    _wait_for_logs(tmp_path, "ready 2", num_workers=2)
     file.touch()
     waits = {"Restarts": "1", "JobState": "PENDING"}
     is_back = wait_until(lambda: waits.items() <= slurm.job(job_id).items(), _LIMIT_S)
@@ -112,26 +106,25 @@ def test_a_job_that_is_preempted_and_requeued_trains_as_an_undisturbed_run(
     assert "asked to stop; they saved and exited" in log
     assert "requeueing the job" in log
     file.unlink()
-    # It takes seconds, and a node refuses a job in the second in which it has ended it.
-    fake_cluster.run_script([*program, f"--out={out}"], num_workers=2, forked=True)
+    (tmp_path / "back").touch()
+    # A node refuses a job in the second in which it has ended it.
+    ended_s = time.monotonic()
+    wait_until(lambda: time.monotonic() > ended_s + 1.5, _LIMIT_S)
     # Else Slurm waits for two minutes.
     slurm.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
     job = slurm.wait_for_end(job_id, _LIMIT_S)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), (job, _log(tmp_path))
-    assert "The input goes on where the interrupted training was" in _log(tmp_path, worker=1)
-    assert (tmp_path / "0").read_text() == (out / "0").read_text()
+    logs = [_log(tmp_path, worker=worker) for worker in range(2)]
+    assert [(one.count("saved"), one.count("ready 2")) for one in logs] == [(1, 2)] * 2
 
 
-@pytest.mark.parametrize("engine", ["grpc", pytest.param("horovod", marks=needs_horovod)])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_worker_that_saves_for_longer_is_not_killed_by_those_that_have_left(
     slurm: Any, act: Path, tmp_path: Path, engine: str
 ) -> None:
     words = ["--nodes=3", f"--engine={engine}", "--env=NOTE=", act.name, "wait"]
     job_id = slurm.submit(words, tmp_path)
-    are_ready = wait_until(
-        lambda: all("ready" in _log(tmp_path, worker=worker) for worker in range(3)), _LIMIT_S
-    )
-    assert are_ready, _log(tmp_path)
+    _wait_for_logs(tmp_path, "ready", num_workers=3)
     slurm.run(["scancel", "--batch", "--signal=USR1", job_id])
     job = slurm.wait_for_end(job_id, _LIMIT_S)
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", "138:0"), _log(tmp_path)
@@ -154,34 +147,39 @@ def test_a_job_ends_soon_after_a_node_of_it_is_cut_off(
 
 
 def test_an_elastic_job_goes_on_without_a_node_that_is_cut_off(
-    slurm: Any, network: Any, train_linear: str, endless: tuple[str, ...], tmp_path: Path
+    slurm: Any, network: Any, act: Path, tmp_path: Path
 ) -> None:
+    # tests/multi_worker/test_elastic.py has the training.
     before = _snapshots(slurm.hosts)  # Another test may have left some on the third.
-    words = ["--nodes=3", "--min-instances=2", "--max-restarts=1", "--snapshot-steps=5"]
-    words += [train_linear, "--strategy=grpc", *endless, "--num-steps=60"]
-    job_id = slurm.submit([*words, f"--model-dir={tmp_path / 'model'}"], tmp_path)
-    assert wait_until(lambda: "step = 10 (" in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    words = ["--nodes=3", "--min-instances=2", "--max-restarts=1", "--env=NOTE=", act.name, "lose"]
+    job_id = slurm.submit(words, tmp_path)
+    _wait_for_logs(tmp_path, "ready 3", num_workers=3)
     network.cut(network.hosts[2])
+    (tmp_path / "cut").touch()
     assert wait_until(lambda: "restart 1 of 1" in _log(tmp_path), _LIMIT_S), _log(tmp_path)
     log = _log(tmp_path)
     assert "worker 2 failed first" in log
     assert "tfd3 cannot be reached: going on with 2 of 3 instances" in log
     assert "a step has 2/3 of its examples now" in log
-    named = [_log(tmp_path, worker=worker).count("Lost worker 2 (tfd3:") for worker in (0, 1)]
-    assert any(named), _log(tmp_path, worker=0)  # the worker that Slurm stops first may not log it
-    goes_on = "Going on from the snapshot of step "
-    assert wait_until(lambda: goes_on in _log(tmp_path, worker=0), _LIMIT_S), _log(tmp_path)
+    _wait_for_logs(tmp_path, "ready 2", num_workers=2)
     network.reconnect(network.hosts[2])  # it stays out, and reports that it has left the job
+    (tmp_path / "back").touch()
     job = slurm.wait_for_end(job_id, _LIMIT_S)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), (job, _log(tmp_path))
-    for worker in range(2):
-        assert f"worker {worker} of 2 on tfd{worker + 1} is done" in _log(tmp_path, worker=worker)
     assert _snapshots(slurm.hosts) == before
 
 
 def _snapshots(hosts: Sequence[Any]) -> str:
     """Returns the names of the snapshots in the memory of hosts."""
     return "".join(host.run(["ls", "/dev/shm"]).stdout for host in hosts)
+
+
+def _wait_for_logs(folder: Path, text: str, num_workers: int) -> None:
+    """Waits until the log of each of these workers has a text."""
+    logs = functools.partial(_log, folder)
+    workers = range(num_workers)
+    have_come = wait_until(lambda: all(text in logs(worker=one) for one in workers), _LIMIT_S)
+    assert have_come, _log(folder)
 
 
 def _log(folder: Path, worker: int | None = None) -> str:
