@@ -239,6 +239,25 @@ def test_the_end_of_tensors_of_unknown_shape_is_seen(shape: Any) -> None:
     assert [row[0].shape for row in rows] == [(1, 2), (2, 2), (3, 2)]
 
 
+def test_a_far_look_ahead_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = []
+
+    def scan(
+        self: Any, state: Any, function: Callable[..., Any], scan: Any = tf.data.Dataset.scan
+    ) -> Any:
+        def noted(*args: Any) -> Any:
+            traced.append(args)
+            return function(*args)
+
+        return scan(self, state, tf.autograph.experimental.do_not_convert(noted))
+
+    monkeypatch.setattr(tf.data.Dataset, "scan", scan)
+    _end_is_seen(
+        tf.data.Dataset.range(40).batch(2), 16, count=20
+    )  # Of unknown size, to TensorFlow.
+    assert len(traced) == 1
+
+
 def test_static_shapes_survive_the_look_ahead() -> None:
     dataset = tf.data.Dataset.from_tensor_slices((np.ones([4, 7]), [1, 2, 3, 4])).batch(
         2, drop_remainder=True

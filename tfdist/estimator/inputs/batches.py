@@ -256,8 +256,11 @@ def _tensors_of(element: object) -> tuple[tf.Tensor, ...]:
 
 
 def _filler(spec: tf.TensorSpec) -> tf.Tensor:
+    """Returns zeros of the static shape of `spec`; they have 0 in place of an unknown dimension."""
     shape = [] if spec.shape.rank is None else [d or 0 for d in spec.shape.as_list()]
-    return tf.zeros(shape, spec.dtype)  # As in `spec`, with 0 for unknown dimensions.
+    # If more was known of the filler's shape than of the elements', `Dataset.scan` would trace its
+    # function again for each position of the state.
+    return v1.placeholder_with_default(tf.zeros(shape, spec.dtype), spec.shape)
 
 
 def _is_read_from_a_dataset(features: Any) -> bool:
