@@ -10,18 +10,17 @@ ROWS, STEPS = 48, 4  # Rows of a step in all workers.
 
 # A row of the third step makes the loss overflow, and with it the gradients.
 OVERFLOW = {"is_scaled": True, "bad_row": 2 * ROWS + 20}
-SHARED = {"is_clipped": True, "has_embedding": True, **OVERFLOW}
+SHARED = {"has_embedding": True, **OVERFLOW}
 
 # The features of a training, and those of the one device that it is compared to. Statistics are
 # those of a micro-batch of all replicas: with a batch norm the one device has micro-batches, too.
 FEATURES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "clipped": ({"is_clipped": True}, {"is_clipped": True}),
-    "scaled": ({"is_scaled": True}, {}),
     "accumulated": ({"accumulation": 4}, {}),
-    "recomputed": ({"recomputes": True}, {}),
+    "accumulated by the optimizer": ({"accumulation": 4, "uses_host_call": False}, {}),
     "together": (
-        {**SHARED, "recomputes": True, "accumulation": 4, "normalizes": True},
-        {**SHARED, "accumulation": 4, "normalizes": True},
+        {**SHARED, "is_clipped": True, "recomputes": True, "accumulation": 4, "normalizes": True},
+        {**SHARED, "is_clipped": True, "accumulation": 4, "normalizes": True},
     ),
     "weighted": (
         {**SHARED, "recomputes": True, "accumulation": 4, "is_weighted": True, "reports": True},
@@ -31,31 +30,25 @@ FEATURES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 LAYOUTS: dict[str, dict[str, Any]] = {
     "workers": {},
     "replicas": {"num_replicas": 2},
-    "loop": {"iterations": 2},
     "loop of replicas": {"num_replicas": 2, "iterations": 2},
 }
 # Optimizer, features and layout of each training on so many workers. Those with the most devices
-# come first. Clipping and trust ratios hide a gradient's scale: SGD has most features alone.
+# come first. Clipping and trust ratios hide a gradient's scale: SGD has neither.
 CASES: dict[tuple[str, int], list[tuple[str, str, str]]] = {
-    ("none", 1): [
-        ("SGD", "weighted", "loop of replicas"),
-        ("LARS", "accumulated", "workers"),
-    ],
     ("grpc", 2): [
         ("LAMB", "together", "replicas"),
         ("SGD", "weighted", "loop of replicas"),
-        ("SGD", "scaled", "loop"),
-        ("AdamW", "clipped", "workers"),
-        ("SGD", "accumulated", "workers"),
+        ("keras", "accumulated", "workers"),
+        ("momentum", "accumulated by the optimizer", "workers"),
     ],
     ("horovod", 2): [
         ("AdamW", "together", "loop of replicas"),
-        ("SGD", "recomputed", "replicas"),
-        ("SGD", "together", "workers"),
-        ("LARS", "together", "loop"),
+        ("SGD", "weighted", "workers"),
     ],
-    ("grpc", 3): [("AdamW", "together", "workers")],
+    ("grpc", 3): [("LARS", "clipped", "workers")],
 }
+# Of 39 batches, worker 0 has 20 and worker 1 has 19: enough for two steps, and for one.
+TOO_FEW = {"accumulation": 10, "local_batch": 10}
 
 
 def _train_all(engine: str, folder: str, trainings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -127,6 +120,13 @@ def test_each_layout_trains_as_one_device_with_the_whole_batch(
         for name, value in one["values"].items():
             for other in others:
                 assert np.array_equal(value, other["values"][name]), (case, name)
+
+
+def test_all_workers_leave_what_is_too_few_for_a_step_on_one(
+    fake_cluster: Any, tmp_path: Any
+) -> None:
+    workers = fake_cluster.run(_train_all, "grpc", str(tmp_path), [TOO_FEW])
+    assert [result["values"]["global_step"] for [result] in workers] == [1, 1]
 
 
 def test_a_run_with_everything_on_that_was_stopped_ends_with_the_bits_of_one_that_was_not(
