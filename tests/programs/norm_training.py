@@ -16,7 +16,6 @@ from tfdist import training
 from tfdist.strategies import HorovodStrategy, LocalStrategy, MultiWorkerStrategy
 
 STEPS, ROWS = 3, 16
-MESSAGES = ("HorovodAllgather", "HorovodAllreduce", "QueueEnqueueV2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ def train_all(
 
     Returns:
       For each training: values (all variables but slots at the end, by name, on this worker),
-      messages (the number of messages in the last step), evaluated (the loss that the chief
+      messages (over gRPC, their number in the last step), evaluated (the loss that the chief
       finds, or None).
     """
     kinds = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy, "none": LocalStrategy}
@@ -152,7 +151,7 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         graphs = run_values.run_metadata.partition_graphs
-        self.messages = sum(node.op in MESSAGES for graph in graphs for node in graph.node)
+        self.messages = sum(node.op == "QueueEnqueueV2" for graph in graphs for node in graph.node)
 
     def end(self, session: Any) -> None:
         self.values = session.run(self.variables)
