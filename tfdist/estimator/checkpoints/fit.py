@@ -172,13 +172,11 @@ def _keys_by_name(object_graph: bytes) -> dict[str, str]:
     return {attribute.full_name: attribute.checkpoint_key for attribute in attributes}
 
 
-def checked(scaffold: v1.train.Scaffold, checkpoint: str | None) -> Any:
+def checked(scaffold: v1.train.Scaffold, checkpoint: str | None) -> CheckedScaffold:
     """Returns a scaffold that checks that the checkpoint fits; None is no checkpoint."""
-    if checkpoint is None:
-        return scaffold
 
     def check(saver: v1.train.Saver) -> None:
-        text = mismatch(saver, checkpoint)
+        text = None if checkpoint is None else mismatch(saver, checkpoint)
         if text is not None:
             raise CheckpointMismatchError(text)
 
@@ -205,10 +203,12 @@ class CheckedScaffold:
         self.ready_for_local_init_op: tf.Tensor | None = None
 
     def finalize(self) -> CheckedScaffold:
-        users = v1.get_collection(v1.GraphKeys.READY_FOR_LOCAL_INIT_OP)
-        users = [self._scaffold.ready_for_local_init_op, *users]
+        in_graph = v1.get_collection(v1.GraphKeys.READY_FOR_LOCAL_INIT_OP)
+        is_users = self._scaffold.ready_for_local_init_op is not None or bool(in_graph)
+        if not is_users:  # TensorFlow takes it in place of a list of 35 operations.
+            v1.add_to_collection(v1.GraphKeys.READY_FOR_LOCAL_INIT_OP, tf.constant([], tf.string))
         self._scaffold.finalize()
-        if any(op is not None for op in users):
+        if is_users:
             self.ready_for_local_init_op = self._scaffold.ready_for_local_init_op
         self._check(self._scaffold.saver)
         return self
