@@ -15,8 +15,8 @@
 set -euo pipefail
 root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 readonly root
-# The tests without Horovod; the last three compare all engines.
-readonly over_grpc="not horovod and not over_every_engine and not train_with_a_head and not train_a_canned"
+# The tests without Horovod; the last one compares all engines.
+readonly over_grpc="not horovod and not over_every_engine"
 pairs=(3.11:2.16:3.10 3.12:2.18:3.10 3.11:2.20:3.11 3.10:2.21 3.12:2.21 3.13:2.21)
 
 chosen=()

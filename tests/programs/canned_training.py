@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist.estimator as tfe
-from tfdist.strategies import HorovodStrategy, LocalStrategy, MultiWorkerStrategy
+from tfdist.strategies import strategy_for_run
 
 
 def train_canned(
-    model_dir: str, local_batch: int, start_dir: str | None, way: str | None = None
+    model_dir: str, local_batch: int, start_dir: str | None = None, num_replicas: int | None = None
 ) -> dict[str, Any]:
     """Trains some canned estimators for 4 steps; returns the weights of each.
 
@@ -19,27 +19,21 @@ def train_canned(
       model_dir: The folder in which each gets a folder.
       local_batch: Of one worker or replica.
       start_dir: The model_dir of a run whose first weights this one starts from.
-      way: "grpc", "horovod" or "replicas"; None is one process without a strategy.
+      num_replicas: Of this worker, with the strategy for the run; None trains without a strategy.
     """
-    strategy = {
-        None: lambda: None,
-        "grpc": MultiWorkerStrategy,
-        "horovod": HorovodStrategy,
-        "replicas": lambda: LocalStrategy(2),
-    }[way]()
+    strategy = None if num_replicas is None else strategy_for_run(num_replicas=num_replicas)
     # The one with both parts has the linear and the deep estimators' towers and optimizers.
     cases = {"both": _with_both, "v1": _with_v1_optimizer}
     weights = {}
-    for case in cases if way in (None, "grpc") else ["both"]:
+    for case in ["both"] if num_replicas == 1 else cases:
         estimator = cases[case](
-            model_dir=f"{model_dir}/{way}/{case}",
+            model_dir=f"{model_dir}/{case}",
             config=tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=1000),
-            warm_start_from=start_dir and f"{start_dir}/None/{case}/model.ckpt-0",
+            warm_start_from=start_dir and f"{start_dir}/{case}/model.ckpt-0",
         )
         estimator.train(_make_input_fn(local_batch), max_steps=4)
         weights[case] = {}
-        if strategy is None or strategy.extended.collectives.worker_index == 0:
-            # Worker 0 has the checkpoint.
+        if estimator.config.is_chief:  # It has the checkpoint.
             names = estimator.get_variable_names()
             weights[case] = {name: estimator.get_variable_value(name) for name in names}
     return weights

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 import tfdist.estimator as tfe
-from tfdist.strategies import HorovodStrategy, LocalStrategy, MultiWorkerStrategy
+from tfdist.strategies import strategy_for_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,27 +44,22 @@ _OPTIMIZERS = {
 }
 
 
-def train_heads(folder: str, local_batch: int, way: str | None = None) -> dict[str, dict[str, Any]]:
-    """Trains each combination for 4 steps; returns the weights of each.
+def train_heads(
+    folder: str, local_batch: int, num_replicas: int | None = None, num_cases: int = len(_CASES)
+) -> dict[str, dict[str, Any]]:
+    """Trains the first combinations for 4 steps; returns the weights of each.
 
     Args:
       folder: The folder in which each gets a model_dir.
       local_batch: Of one worker or replica.
-      way: "grpc", "horovod" or "replicas"; None is one process without a strategy.
+      num_replicas: Of this worker, with the strategy for the run; None trains without a strategy.
+      num_cases: The number of combinations.
     """
-    strategy = {
-        None: lambda: None,
-        "grpc": MultiWorkerStrategy,
-        "horovod": HorovodStrategy,
-        "replicas": lambda: LocalStrategy(2),
-    }[way]()
+    strategy = None if num_replicas is None else strategy_for_run(num_replicas=num_replicas)
     input_fn = _make_input_fn(local_batch)
-    # A head knows the number of replicas, and not their strategy: one way goes through all cases.
-    chosen = list(_CASES) if way in (None, "grpc") else list(_CASES)[:2]
     weights = {}
-    for name in chosen:
-        case = _CASES[name]
-        model_dir = f"{folder}/{way}/{case.kind}_{case.reduction}_{case.optimizer}"
+    for name, case in list(_CASES.items())[:num_cases]:
+        model_dir = f"{folder}/{case.kind}_{case.reduction}_{case.optimizer}"
         config = tfe.RunConfig(train_distribute=strategy, save_checkpoints_steps=1000)
         estimator = tfe.Estimator(_model_fn, model_dir, config, params={"case": case})
         estimator.train(input_fn, max_steps=4)
