@@ -20,12 +20,12 @@ def train(engine: str, folder: str, hooks: Any, options: dict[str, Any]) -> dict
       folder: The folder in which each worker has a model_dir of its own.
       hooks: `hooks(index, estimator, say, input_fn)` makes a worker's hooks. `say` collects what
         they report.
-      options: `listeners(index, say)` makes the saving listeners. On worker `bad_on` the loss is
-        NaN from step 2 on. `max_steps` and `save_checkpoints_steps` are the Estimator's.
+      options: `listeners(index, say)` makes the saving listeners. `max_steps` and
+        `save_checkpoints_steps` are the Estimator's.
 
     Returns:
-      said: What the hooks have reported. error: The type of the exception, or None. files: The
-      files of the worker's folder. saved: The steps of its checkpoints. step: The last of them.
+      said: What the hooks have reported. files: The files of the worker's folder. saved: The steps
+      of its checkpoints. step: The last of them. model_dir: The folder.
     """
     kind = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}.get(engine)
     strategy = kind and kind()
@@ -37,25 +37,19 @@ def train(engine: str, folder: str, hooks: Any, options: dict[str, Any]) -> dict
         save_summary_steps=None,
         log_step_count_steps=None,
     )
-    model_fn = _make_model_fn(index, is_bad=options.get("bad_on") == index)
-    estimator = tfe.Estimator(model_fn, model_dir, config)
+    estimator = tfe.Estimator(_make_model_fn(index), model_dir, config)
     said: list[Any] = []
     made = hooks(index, estimator, said.append, _input_fn)
     listeners = options["listeners"](index, said.append) if "listeners" in options else None
-    error = None
-    try:
-        estimator.train(
-            _input_fn, hooks=made, max_steps=options.get("max_steps"), saving_listeners=listeners
-        )
-    except Exception as problem:
-        error = type(problem).__name__
+    estimator.train(
+        _input_fn, hooks=made, max_steps=options.get("max_steps"), saving_listeners=listeners
+    )
     v1.summary.FileWriterCache.clear()
     latest = estimator.latest_checkpoint()
     files = _files_in(model_dir)
     saved = [int(f.split("-")[1].split(".")[0]) for f in files if f.endswith(".index")]
     return {
         "said": said,
-        "error": error,
         "files": files,
         "saved": sorted(saved),
         "step": int(estimator.get_variable_value("global_step")) if latest else None,
@@ -109,7 +103,7 @@ class LateHooks(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
         self.say(("final", int(self.final.final_ops_values)))
 
 
-def _make_model_fn(index: int, *, is_bad: bool) -> Callable[..., tfe.EstimatorSpec]:
+def _make_model_fn(index: int) -> Callable[..., tfe.EstimatorSpec]:
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         w = v1.get_variable("w", [], initializer=v1.ones_initializer())
         step = tf.cast(v1.train.get_global_step(), tf.float32)
@@ -117,8 +111,6 @@ def _make_model_fn(index: int, *, is_bad: bool) -> Callable[..., tfe.EstimatorSp
         v1.summary.scalar("step_seen", step)
         if mode == tfe.ModeKeys.EVAL:
             return tfe.EstimatorSpec(mode, loss=loss)
-        if is_bad:
-            loss = tf.where(step >= 2.0, float("nan") * loss, loss)
         optimizer = v1.train.GradientDescentOptimizer(0.0)
         pairs = optimizer.compute_gradients(loss)
 
