@@ -23,7 +23,7 @@ def _trace_deep_model(engine: str, accumulation: int) -> list[tuple[int, int]]:
     strategy = {"grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}[engine]()
 
     def input_fn() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensors(np.ones([512, 512], np.float32)).repeat()
+        return tf.data.Dataset.from_tensors(np.ones([256, 512], np.float32)).repeat()
 
     def model_fn(features: Any, mode: str) -> tfe.EstimatorSpec:
         hidden = features
