@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-_EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist" / "train.py"
-
 
 @pytest.fixture(scope="module")
 def made_before() -> dict[Any, Any]:
@@ -26,12 +24,6 @@ def saved() -> Callable[[Path], dict[str, np.ndarray]]:
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
     return saved
-
-
-@pytest.fixture(scope="session")
-def mnist_example() -> str:
-    """The path of the example that users start."""
-    return str(_EXAMPLE)
 
 
 @pytest.fixture(scope="session")

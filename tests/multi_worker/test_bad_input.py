@@ -42,14 +42,15 @@ def check_answer(answer: str, *fragments: str) -> None:
 
 
 def test_a_wrong_tf_config_is_refused_before_tensorflow_is_imported(
-    fake_cluster: Any, tmp_path: Path, mnist_example: str
+    fake_cluster: Any, tmp_path: Path
 ) -> None:
     # tests/cluster/test_tf_config.py has every refusal; this one shows when, where and how it ends.
     (tmp_path / "tensorflow.py").write_text("raise SystemExit('TensorFlow was imported')")
     index_2 = text_of({"worker": TWO}, {"type": "worker", "index": 2})
     env = {"TF_CONFIG": index_2, "PYTHONPATH": str(tmp_path)}
     start_s = time.monotonic()
-    [worker] = fake_cluster.run_script([mnist_example], engine="none", env=env, check=False)
+    example = Path(__file__).parents[2] / "examples" / "mnist" / "train.py"
+    [worker] = fake_cluster.run_script([str(example)], engine="none", env=env, check=False)
     assert time.monotonic() - start_s < limit_s()
     assert worker.returncode == 2
     assert worker.stdout == ""
@@ -72,12 +73,16 @@ def taken_port() -> Any:
 
 
 def test_an_error_after_the_import_is_one_or_two_lines_and_has_its_exit_code(
-    fake_cluster: Any, taken_port: int, mnist_example: str
+    fake_cluster: Any, taken_port: int, tmp_path: Path
 ) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from tfdist.strategies import strategy_for_run\nstrategy_for_run().master\n"
+    )
     addresses = [f"127.0.0.1:{taken_port}", "127.0.0.1:9"]
     env = {"TF_CONFIG": text_of({"worker": addresses}, WORKER_0), "TF_CPP_MIN_LOG_LEVEL": "3"}
     [worker] = fake_cluster.run_script(
-        [mnist_example], engine="none", env=env, check=False, forked=True
+        [str(program)], engine="none", env=env, check=False, forked=True
     )
     assert worker.returncode == 201
     assert worker.stdout == ""

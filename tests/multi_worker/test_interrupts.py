@@ -169,13 +169,11 @@ def test_ctrl_c_ends_workers_that_train(
     assert time.monotonic() - max(pressed_s) < CTRL_C_LIMIT_S
 
 
-def test_ctrl_c_in_one_terminal_ends_the_other_worker_in_one_line(
-    fake_cluster: Any, mnist_example: str
-) -> None:
-    argv = [mnist_example, "--num-steps", "1000000"]
-    with fake_cluster.start_script(argv, forked=True) as script:
+def test_ctrl_c_in_one_terminal_ends_the_other_worker_in_one_line(fake_cluster: Any) -> None:
+    program = str(Path(__file__).parents[1] / "programs" / "ending_training.py")
+    with fake_cluster.start_script([program, "grpc", "never"], forked=True) as script:
         for worker in script.workers:
-            worker.wait_for_text(r"step = 0$", START_LIMIT_S)
+            worker.wait_for_text("^trains$", START_LIMIT_S)
         other, interrupted = script.workers
         interrupted.send_signal(signal.SIGINT)
         assert interrupted.wait(CTRL_C_LIMIT_S) == -signal.SIGINT

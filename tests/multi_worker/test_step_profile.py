@@ -2,10 +2,12 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import elastic_training
 import pytest
 from forking_launcher import FORKING_LAUNCHER
 
@@ -72,13 +74,13 @@ def test_a_training_that_ends_early_says_that_there_is_no_profile(
 
 
 def test_the_launcher_profiles_an_unchanged_program(
-    fake_cluster: Any, tmp_path: Path, mnist_example: str, monkeypatch: pytest.MonkeyPatch
+    fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = [
         *(FORKING_LAUNCHER, "run", "--num-instances", "2", "--profile", "profiles"),
-        *("--profile-steps", "3:4", "--log-dir", "logs", "--", mnist_example),
-        *("--num-steps", "6", "--model-dir", "model"),
+        *("--profile-steps", "3:4", "--log-dir", "logs"),
+        *("--", sys.executable, elastic_training.__file__, "model"),
     ]
     fake_cluster.run_script(command, engine="none", forked=True)
     text = (tmp_path / "profiles" / "profile.txt").read_text()

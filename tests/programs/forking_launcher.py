@@ -141,10 +141,12 @@ def _run(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    subprocess.Popen = ForkingPopen  # type: ignore[misc]
-    if sys.argv[1] == "agent":
-        from tfdist.launch.run import agent
+    from tfdist.launch.run import agent
 
+    subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    # It would be forked too late for Python to run it in place of the program.
+    agent.can_stand_by = lambda command, python: False  # type: ignore[attr-defined]
+    if sys.argv[1] == "agent":
         agent.main(sys.argv[2])
     else:
         from tfdist.launch.cli import main
