@@ -22,10 +22,9 @@ LAYOUTS = {
 }
 SHARED = [name for name in LAYOUTS if name != "alone"]
 
-# One process makes all trainings. Each of a library is made in one of the shared layouts as well,
-# and that of the other library in the next; random values are drawn in all. What is Horovod's own
-# takes few trainings, and its processes take longest.
-TURNS = ["horovod", "grpc 2 x 2", "2 replicas", "grpc 2 x 2", "2 replicas"]
+# One process makes all trainings. Each of one library is made by several workers as well, and that
+# of the other library by two replicas; random values are drawn in all. Workers take longest.
+TURNS = ["horovod", "2 replicas", "grpc 2 x 2", "2 replicas"]
 KINDS = list(dict.fromkeys(name.split()[1] for name in keras_trainings.CASES))
 
 
