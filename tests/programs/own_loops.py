@@ -294,22 +294,20 @@ def _of_unknown_length(strategy: Any) -> Any:
     return strategy.experimental_distribute_dataset(rows.batch(ROWS))
 
 
-def _make_loop_cases() -> None:
-    loops = {"python": _in_python, "function": _in_function, "eager": _eagerly}
-
-    def known(strategy: Any) -> Any:
-        return strategy.experimental_distribute_dataset(batches())
-
-    def add(name: str, loop: Any, dataset: Any) -> None:
-        CASES[name] = lambda strategy: _trained(strategy, loop, dataset(strategy))
-
-    for name, loop in loops.items():
-        add(f"loop_in_{name}", loop, known)
-        add(f"unknown_length_in_{name}", loop, _of_unknown_length)
-    add("loop_like_orbit", _as_orbit_does, known)
+def _of_known_length(strategy: Any) -> Any:
+    return strategy.experimental_distribute_dataset(batches())
 
 
-_make_loop_cases()
+def _add_loop(name: str, loop: Any, make_dataset: Any) -> None:
+    CASES[name] = lambda strategy: _trained(strategy, loop, make_dataset(strategy))
+
+
+_add_loop("loop_in_python", _in_python, _of_known_length)
+_add_loop("loop_in_function", _in_function, _of_known_length)
+_add_loop("loop_like_orbit", _as_orbit_does, _of_known_length)
+_add_loop("unknown_length_in_python", _in_python, _of_unknown_length)
+_add_loop("unknown_length_in_function", _in_function, _of_unknown_length)
+_add_loop("unknown_length_in_eager", _eagerly, _of_unknown_length)
 
 
 @case
@@ -386,43 +384,53 @@ def checkpoint(strategy: Any) -> dict[str, Any]:
     return {"cleared": cleared, "stored": stored, **restored, "saved": saved["total"]}
 
 
-def _variable_case(synchronization: Any, aggregation: Any) -> Case:
-    def run(strategy: Any) -> dict[str, Any]:
-        with strategy.scope():
-            v = tf.Variable(
-                1.0,
-                trainable=False,
-                synchronization=synchronization,
-                aggregation=aggregation,
+VARIABLES = {
+    f"{synchronization.name}_{aggregation.name}": (synchronization, aggregation)
+    for synchronization in _SYNCHRONIZATIONS
+    for aggregation in _AGGREGATIONS
+}
+
+
+@case
+def variables(strategy: Any) -> dict[str, Any]:
+    """Assigns variables of all kinds, in a function and eagerly, in and outside of replicas."""
+    with strategy.scope():
+        made = {
+            name: tf.Variable(
+                1.0, trainable=False, synchronization=synchronization, aggregation=aggregation
             )
-        found: dict[str, Any] = {"own_before": v.numpy()}
+            for name, (synchronization, aggregation) in VARIABLES.items()
+        }
+    found: dict[str, Any] = {f"own_{name}_before": v.numpy() for name, v in made.items()}
 
-        def assign() -> Any:
+    def assign() -> Any:
+        for v in made.values():
             v.assign(replica_number() + 2.0)
-            return v.read_value()
+        return {name: v.read_value() for name, v in made.items()}
 
-        def add() -> Any:
+    def add() -> Any:
+        for v in made.values():
             v.assign_add(replica_number() + 1.0)
             v.assign_sub(0.5)
-            return tf.identity(v)
+        return {name: tf.identity(v) for name, v in made.items()}
 
-        steps = {"assign": (tf.function(strategy.run), assign), "add": (strategy.run, add)}
-        for name, (call, step) in steps.items():
-            read = call(step)
-            found[f"own_{name}"] = local(strategy, read)
-            found[f"own_{name}_outside"] = v.numpy()
+    steps = {"assign": (tf.function(strategy.run), assign), "add": (strategy.run, add)}
+    for step, (call, function) in steps.items():
+        read = call(function)
+        for name, v in made.items():
+            found[f"own_{name}_{step}"] = local(strategy, read[name])
+            found[f"own_{name}_{step}_outside"] = v.numpy()
             with strategy.scope():
-                found[f"own_{name}_cross"] = v.read_value()
+                found[f"own_{name}_{step}_cross"] = v.read_value()
+    for name, v in made.items():
         with strategy.scope():
             v.assign(5.0)
-            found["assigned_in_scope"] = v.numpy()
+            found[f"{name}_assigned_in_scope"] = v.numpy()
         v.assign(6.0)
         v.assign_add(1.0)
-        found["assigned_outside"] = v.numpy()
-        found["own_after"] = local(strategy, strategy.run(v.read_value))
-        return found
-
-    return run
+        found[f"{name}_assigned_outside"] = v.numpy()
+        found[f"own_{name}_after"] = local(strategy, strategy.run(v.read_value))
+    return found
 
 
 @case
@@ -435,15 +443,3 @@ def variable_without_aggregation(strategy: Any) -> dict[str, Any]:
     except ValueError as error:
         return {"own_refused": str(error)}
     return {"own_refused": ""}
-
-
-for _synchronization in _SYNCHRONIZATIONS:
-    for _aggregation in (
-        _AGGREGATIONS.NONE,
-        _AGGREGATIONS.SUM,
-        _AGGREGATIONS.MEAN,
-        _AGGREGATIONS.ONLY_FIRST_REPLICA,
-    ):
-        CASES[f"variable_{_synchronization.name}_{_aggregation.name}"] = _variable_case(
-            _synchronization, _aggregation
-        )
