@@ -1,34 +1,49 @@
 """Workers with a pipeline each compute what one pipeline with all their micro-batches does."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-ENGINES = ["grpc", "horovod"]
 VARIABLES = {"table", "hidden", "bias"}
 
-
-# Each training of two workers, and that of one worker which gives the same numbers. Those with the
-# most devices come first.
 PLAIN = "one replica"
-HALF = "mixed_bfloat16"
-ALONE = {"count": 8}
 REPLICAS = {"num_replicas": 2, "micro_batch": 2, "count": 4, "is_weighted": True}
-TRAININGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "replicas": (
-        {**REPLICAS, "spec": (("pipeline_schedule", "grouped"), ("device_mapping", (1, 0)))},
-        {**ALONE, "is_weighted": True},
-    ),
-    "loop of replicas": (
-        {**REPLICAS, "iterations": 3, "spec": (("recomputation", True),)},
-        {**ALONE, "iterations": 3, "is_weighted": True},
-    ),
-    "half": ({"count": 4, "precision": HALF}, {**ALONE, "precision": HALF}),
-    PLAIN: ({"count": 4}, ALONE),
+MAPPING = ("device_mapping", (1, 0))
+# The trainings over each engine, with two workers. Those with the most devices come first.
+TRAININGS: dict[str, dict[str, dict[str, Any]]] = {
+    "none": {
+        PLAIN: {"count": 8},
+        "weighted": {"count": 8, "is_weighted": True},
+        "weighted loop": {"count": 8, "is_weighted": True, "iterations": 3},
+        "half": {"count": 8, "precision": "mixed_bfloat16"},
+    },
+    "grpc": {
+        "loop of replicas": {
+            **REPLICAS,
+            "iterations": 3,
+            "spec": (("recomputation", True), MAPPING),
+        },
+        "half": {"count": 4, "precision": "mixed_bfloat16"},
+        PLAIN: {"count": 4},
+        "ends early": {**REPLICAS, "ends_early": 1},  # One micro-batch short of a third step.
+    },
+    "horovod": {
+        "replicas": {**REPLICAS, "spec": (("pipeline_schedule", "grouped"), MAPPING)},
+        PLAIN: {"count": 4},
+    },
 }
+# A training of two workers, and that of one worker which gives the same numbers.
+EQUAL = [
+    ("grpc", "loop of replicas", "weighted loop"),
+    ("grpc", "half", "half"),
+    ("grpc", PLAIN, PLAIN),
+    ("horovod", "replicas", "weighted"),
+    ("horovod", PLAIN, PLAIN),
+]
 
 
 def _run_all(engine: str, folder: str, trainings: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -39,31 +54,30 @@ def _run_all(engine: str, folder: str, trainings: list[dict[str, Any]]) -> list[
 
 @pytest.fixture(scope="module")
 def reported_before() -> dict[str, list[dict[str, Any]]]:
-    """The results of `alone` and `all_workers` so far, by engine: for each worker by training."""
+    """The results of `run` so far, by engine: for each worker by training."""
     return {}
 
 
 @pytest.fixture
-def alone(reported_before: Any, fake_cluster: Any, tmp_path: Path) -> dict[str, Any]:
-    if "none" not in reported_before:
-        trainings = [of_one for _, of_one in TRAININGS.values()]
-        folder = str(tmp_path / "alone")
-        [reported] = fake_cluster.run(_run_all, "none", folder, trainings, engine="none")
-        reported_before["none"] = dict(zip(TRAININGS, reported, strict=True))
-    return reported_before["none"]
+def run(
+    reported_before: Any, fake_cluster: Any, tmp_path: Path
+) -> Callable[[str], list[dict[str, Any]]]:
+    """Makes the trainings over an engine in turn, once; returns each worker's results by name."""
+
+    def run(engine: str) -> list[dict[str, Any]]:
+        if engine not in reported_before:
+            names, folder = list(TRAININGS[engine]), str(tmp_path / engine)
+            trainings = list(TRAININGS[engine].values())
+            reported = fake_cluster.run(_run_all, engine, folder, trainings, engine=engine)
+            reported_before[engine] = [dict(zip(names, one, strict=True)) for one in reported]
+        return reported_before[engine]
+
+    return run
 
 
-@pytest.fixture(params=ENGINES)
-def all_workers(
-    request: Any, reported_before: Any, fake_cluster: Any, tmp_path: Path
-) -> list[dict[str, Any]]:
-    engine, folder = request.param, str(tmp_path / "workers")
-    if engine not in reported_before:
-        trainings = [of_two for of_two, _ in TRAININGS.values()]
-        arguments = (_run_all, engine, folder, trainings)
-        reported = fake_cluster.run(*arguments, engine=engine, num_workers=2)
-        reported_before[engine] = [dict(zip(TRAININGS, one, strict=True)) for one in reported]
-    return reported_before[engine]
+@pytest.fixture(params=["grpc", "horovod"])
+def all_workers(request: Any, run: Any) -> list[dict[str, Any]]:
+    return run(request.param)
 
 
 @pytest.fixture
@@ -72,11 +86,11 @@ def workers(all_workers: Any) -> list[dict[str, Any]]:
     return [worker[PLAIN] for worker in all_workers]
 
 
-@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize(("engine", "training", "of_one"), EQUAL)
 def test_two_workers_equal_one_with_all_micro_batches(
-    all_workers: list[dict[str, Any]], alone: dict[str, Any], training: str
+    run: Any, engine: str, training: str, of_one: str
 ) -> None:
-    found, expected = all_workers[0][training], alone[training]
+    found, expected = run(engine)[0][training], run("none")[0][of_one]
     assert expected["values"].keys() == found["values"].keys() >= VARIABLES
     assert found["values"]["global_step"] == 3
     # All layouts add the same gradients of micro-batches, in float32; Adam divides by small ones.
@@ -89,14 +103,14 @@ def test_two_workers_equal_one_with_all_micro_batches(
 
 def test_the_workers_weights_are_bit_equal(all_workers: list[dict[str, Any]]) -> None:
     one, other = all_workers
-    for training in TRAININGS:
+    for training in one:
         assert one[training]["reported"] == other[training]["reported"]
         for name, value in one[training]["values"].items():
             assert np.array_equal(value, other[training]["values"][name]), (training, name)
 
 
-def test_the_stages_divide_the_cores_of_a_worker(alone: dict[str, Any]) -> None:
-    assert alone[PLAIN]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+def test_the_stages_divide_the_cores_of_a_worker(run: Any) -> None:
+    assert run("none")[0][PLAIN]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 def test_each_gradient_is_reduced_once_a_step_and_on_the_host(
@@ -140,7 +154,8 @@ def test_each_stage_runs_on_its_own_device(workers: list[dict[str, Any]]) -> Non
 def test_each_replica_has_its_own_devices(all_workers: list[dict[str, Any]]) -> None:
     for worker in all_workers:
         places: dict[str, set[str]] = {}
-        for function, place in worker["replicas"]["calls"]:
+        replicas = next(found for name, found in worker.items() if "replicas" in name)
+        for function, place in replicas["calls"]:
             places.setdefault(function, set()).add(place)
         stage_0, stage_1 = {"CPU:2", "CPU:4"}, {"CPU:1", "CPU:3"}  # By the device_mapping.
         assert places == {
@@ -164,13 +179,6 @@ def test_a_server_that_lacks_a_device_is_named(workers: list[dict[str, Any]]) ->
     }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_all_workers_stop_where_the_first_ones_input_ends(
-    fake_cluster: Any, tmp_path: Path, engine: str
-) -> None:
-    trainings = [{**REPLICAS, "ends_early": 1}]
-    workers = fake_cluster.run(
-        _run_all, engine, str(tmp_path), trainings, engine=engine, num_workers=2
-    )
-    # One micro-batch short of a third step.
-    assert [worker["values"]["global_step"] for [worker] in workers] == [2, 2]
+def test_all_workers_stop_where_the_first_ones_input_ends(run: Any) -> None:
+    steps = [worker["ends early"]["values"]["global_step"] for worker in run("grpc")]
+    assert steps == [2, 2]
