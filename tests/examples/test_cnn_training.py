@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cnn_program
 import pytest
 from cnn_program import (
     NORMS,
@@ -27,10 +26,9 @@ FEATURES = "--optimiser LARS --label-smoothing 0.1 --eight-bit-io --warmup-epoch
 # Micro-batch, and options: all together have 24 images in a step.
 LAYOUTS = {
     "whole": (24, ""),
-    "accumulation": (8, "--gradient-accumulation-count 3"),
+    "accumulation": (8, "--gradient-accumulation-count 3 --enable-recomputation"),
     "features": (12, f"--replicas 2 --loss-scaling 128 {FEATURES}"),
     "features of one": (24, FEATURES),
-    "recomputation": (24, "--enable-recomputation"),
     "pipelines": (
         4,
         "--gradient-accumulation-count 3 --pipeline --shards 2 --replicas 2 "
@@ -65,7 +63,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, fake_cluster_server: Any) ->
     return {"folder": folder, "printed": dict(zip([*LAYOUTS, "norm"], printed, strict=True))}
 
 
-@pytest.mark.parametrize("layout", ["accumulation", "recomputation", "pipelines"])
+@pytest.mark.parametrize("layout", ["accumulation", "pipelines"])
 def test_each_layout_has_the_losses_of_one_device_with_the_whole_batch(
     alone: dict[str, Any], layout: str
 ) -> None:
@@ -110,19 +108,16 @@ def test_checkpoints_and_their_mean_are_validated_after_the_training_and_later(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("engine", "norm", "whole"), [("grpc", "group", "whole"), ("horovod", "batch", "norm")]
-)
 def test_two_workers_have_the_losses_of_one_with_the_whole_batch(
-    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path, engine: str, norm: str, whole: str
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path
 ) -> None:
-    options = [*SMALL, *NORMS[norm], "--batch-size", "6", "--replicas", "2", "--no-validation"]
+    options = [*SMALL, *NORMS["batch"], "--batch-size", "6", "--replicas", "2", "--no-validation"]
     options += ["--log-all-instances", "--log-dir", str(tmp_path)]
     printed = fake_cluster.run(
-        run_all, TRAIN, [options], engine=engine, num_workers=2, timeout_s=240
+        run_all, TRAIN, [options], engine="horovod", num_workers=2, timeout_s=240
     )
     assert printed[1] == [""]
-    assert_equal(read_rows(tmp_path), read_rows(alone["folder"] / whole))
+    assert_equal(read_rows(tmp_path), read_rows(alone["folder"] / "norm"))
     assert read_rows(tmp_path) == read_rows(tmp_path, "training_1")
 
 
@@ -131,37 +126,34 @@ SAVING = [*SMALL, *NORMS["batch"], "--ckpts-per-epoch", "70", "--no-validation"]
 WHOLE = ["--batch-size", "24"]
 
 
-@pytest.fixture(scope="module")
-def killed_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the run that `killed` has made; empty before that."""
-    return tmp_path_factory.mktemp("killed")
-
-
-@pytest.fixture
-def killed(fake_cluster: Any, killed_before: Path, tmp_path: Path) -> Path:
-    """A copy of the folder of a run that was killed after its third step."""
-    if not list(killed_before.iterdir()):
-        with pytest.raises(WorkerFailedError, match="SIGKILL"):
-            options = [*SAVING, *WHOLE, "--log-dir", str(killed_before)]
-            fake_cluster.run(train_and_die, options, 3, engine="none")
-    [run] = killed_before.iterdir()
-    return Path(shutil.copytree(run, tmp_path / run.name))
-
-
-@pytest.mark.parametrize("way", ["restarted", "restored"])
 def test_a_killed_run_goes_on_with_the_losses_of_an_undisturbed_one(
-    alone: dict[str, Any], fake_cluster: Any, killed: Path, way: str
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path
 ) -> None:
-    folder, environment = killed.parent, {}
-    assert [row["step"] for row in read_rows(folder)] == [1, 2, 3]
-    options = [*SAVING, *WHOLE, "--log-dir", str(folder)]
-    if way == "restarted":  # As `tfdist run --max-restarts` does it.
-        environment["TFDIST_RESTART_COUNT"] = "1"
-    else:
-        options += ["--restore-path", str(killed)]
-    [[printed]] = fake_cluster.run(run_all, TRAIN, [options], engine="none", env=environment)
+    options = [*SAVING, "--log-dir", str(tmp_path)]
+    with pytest.raises(WorkerFailedError, match="SIGKILL"):
+        fake_cluster.run(train_and_die, [*options, *WHOLE], 3, engine="none")
+    assert [row["step"] for row in read_rows(tmp_path)] == [1, 2, 3]
+    [run] = tmp_path.iterdir()
+    restored = tmp_path / "restored"
+    shutil.copytree(run, restored / run.name)
+
+    # By its option, and as `tfdist run --max-restarts` does it: over gRPC, with two workers.
+    given = [
+        *SAVING,
+        *WHOLE,
+        "--log-dir",
+        str(restored),
+        "--restore-path",
+        f"{restored}/{run.name}",
+    ]
+    [[printed]] = fake_cluster.run(run_all, TRAIN, [given], engine="none")
     assert "going on after step 2\n" in printed
-    assert read_rows(folder) == read_rows(alone["folder"] / "norm")
+    assert read_rows(restored) == read_rows(alone["folder"] / "norm")
+    started_again = {"TFDIST_RESTART_COUNT": "1"}
+    halves = [*options, "--batch-size", "12"]
+    [[printed], _] = fake_cluster.run(run_all, TRAIN, [halves], num_workers=2, env=started_again)
+    assert "going on after step 2\n" in printed
+    assert_equal(read_rows(tmp_path), read_rows(alone["folder"] / "norm"))
 
 
 def test_a_run_from_a_checkpoint_has_the_losses_after_it(
@@ -233,49 +225,20 @@ def test_small_presets_train(fake_cluster: Any, tmp_path: Path) -> None:
         assert all(0 < row["loss"] < 10 for row in rows)
 
 
-@pytest.fixture
-def launch(fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs `tfdist run` to its end; it forks workers that have TensorFlow imported already."""
-    monkeypatch.chdir(tmp_path)
-
-    def launch(options: list[str], command: list[str]) -> Any:
-        words = [FORKING_LAUNCHER, "run", *options, "--", sys.executable, *command]
-        how = {"engine": "none", "forked": True, "check": False, "timeout_s": 240}
-        [ended] = fake_cluster.run_script(words, **how)
-        assert ended.returncode == 0, ended.stderr
-        return ended
-
-    return launch
-
-
-def test_a_killed_worker_is_started_again_and_the_losses_stay(
-    alone: dict[str, Any], launch: Any, tmp_path: Path
-) -> None:
-    options = [*SAVING, "--batch-size", "12", "--log-dir", str(tmp_path / "runs")]
-    ended = launch(
-        ["--num-instances", "2", "--max-restarts", "1"],
-        [cnn_program.__file__, "1", "3", *options],
-    )
-    assert "restart 1 of 1" in ended.stderr
-    [run] = (tmp_path / "runs").iterdir()
-    assert "going on after step 2\n" in (run / "log.txt").read_text()
-    assert_equal(read_rows(tmp_path / "runs"), read_rows(alone["folder"] / "norm"))
-
-
 def test_an_evaluator_validates_in_place_of_worker_0(
-    alone: dict[str, Any], launch: Any, tmp_path: Path
+    alone: dict[str, Any], fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = [*SMALL, *NORMS["batch"], "--ckpts-per-epoch", "70", "--batch-size", "12"]
+    monkeypatch.chdir(tmp_path)
+    launch = ["run", "--num-instances", "1", "--evaluator", "--log-dir", str(tmp_path / "logs")]
+    options = [*SMALL, *NORMS["batch"], "--ckpts-per-epoch", "70", *WHOLE]
     options += ["--evaluator", "--weight-avg-N", "2", "--log-dir", str(tmp_path / "runs")]
-    launch(
-        ["--num-instances", "2", "--evaluator", "--log-dir", str(tmp_path / "logs")],
-        [TRAIN, *options],
-    )
+    words = [FORKING_LAUNCHER, *launch, "--", sys.executable, TRAIN, *options]
+    fake_cluster.run_script(words, engine="none", forked=True)
     validations = {
         log.stem: re.findall(r"^validation: iteration: +(\d+),", log.read_text(), re.MULTILINE)
         for log in (tmp_path / "logs").glob("*[0-9r].log")
     }
-    assert validations == {"worker-0": [], "worker-1": [], "evaluator": ["2", "4", "5", "5"]}
+    assert validations == {"worker-0": [], "evaluator": ["2", "4", "5", "5"]}
     names = ("iteration", "loss", "accuracy", "top_5_accuracy")
     validated = [
         read_rows(folder, "validation", names)[:4]

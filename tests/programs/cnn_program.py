@@ -1,9 +1,4 @@
-"""Runs of examples/cnn/train.py, and the tables that they write.
-
-As a program, trains in a worker that is killed, unless the launcher has started it again:
-
-    python cnn_program.py WORKER STEP [option of train.py ...]
-"""
+"""Runs of examples/cnn/train.py, and the tables that they write."""
 
 import csv
 import os
@@ -17,7 +12,6 @@ import pytest
 import tensorflow as tf
 from script_run import run_script
 
-from tfdist.cluster.instances import find_instance, restart_count
 from tfdist.testing.run import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -72,11 +66,3 @@ def assert_equal(some: list[dict[str, float]], others: list[dict[str, float]]) -
     assert len(some) == len(others) > 0
     for one, other in zip(some, others, strict=True):
         assert one == pytest.approx(other, rel=1e-5)
-
-
-if __name__ == "__main__":
-    worker, step, *given = sys.argv[1:]
-    if restart_count() == 0 and find_instance().index == int(worker):
-        train_and_die(given, int(step))
-    else:
-        run_script([TRAIN, *given])

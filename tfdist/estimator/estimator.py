@@ -231,7 +231,7 @@ class Estimator:
                     create_global_step=self._create_and_assert_global_step,
                     input_fn=input_fn,
                     params=params,
-                    config=config if config.train_distribute else config.in_this_process(),
+                    config=config.in_this_process(),  # A strategy of several has its own master.
                     model_dir=self.model_dir,
                     hooks=checked,
                     steps=steps,
