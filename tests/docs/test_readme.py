@@ -88,7 +88,7 @@ def test_the_readmes_commands_run_as_they_stand_one_after_the_other(
 def test_a_program_with_tf_estimators_own_names_runs(fake_cluster: Any, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(MOVED)
-    [ran] = fake_cluster.run_script([str(script)], engine="none")
+    [ran] = fake_cluster.run_script([str(script)], engine="none", forked=True)
     assert ran.stdout == "3\n"
 
 
