@@ -82,9 +82,7 @@ def train_vocabulary(texts: Sequence[str], size: int, *, lowercase: bool = True)
     """
     tokenizers = _tokenizers()
     trained = tokenizers.BertWordPieceTokenizer(lowercase=lowercase)
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(trained.normalize(text))
+    counts = Counter(trained.normalize("\n".join(texts)))
     frequent = sorted(
         counts.keys() - set(" \t\n\r\v\f"), key=lambda letter: (-counts[letter], letter)
     )
