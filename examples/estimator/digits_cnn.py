@@ -20,19 +20,21 @@ v1 = tf.compat.v1
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Returns images float32 [5000, 28, 28, 1] in 0..1 and labels, in a fixed mixed order."""
+    """Returns images uint8 [5000, 28, 28, 1] and labels int32 [5000], in a fixed mixed order.
+
+    The graph holds them, four times smaller than in float32.
+    """
     table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",")  # mnist_data() takes seconds for it.
     images, labels = table[:, :-1], table[:, -1]
     order = np.random.RandomState(0).permutation(len(images))
-    images = (images[order] / 255.0).astype(np.float32)
-    return images.reshape(-1, 28, 28, 1), labels[order].astype(np.int32)
+    return images[order].reshape(-1, 28, 28, 1), labels[order].astype(np.int32)
 
 
 def cnn_model_fn(
     features: dict[str, tf.Tensor], labels: tf.Tensor, mode: str, params: dict[str, Any]
 ) -> tfe.EstimatorSpec:
     is_training = mode == tfe.ModeKeys.TRAIN
-    x = features["image"]  # [batch, 28, 28, 1]
+    x = tf.cast(features["image"], tf.float32) / 255.0  # [batch, 28, 28, 1], from 0 to 1
     for i, filters in enumerate(params["filters"]):
         x = v1.layers.conv2d(x, filters, 5, padding="same", activation=tf.nn.relu, name=f"conv{i}")
         x = v1.layers.max_pooling2d(x, 2, 2)

@@ -34,7 +34,7 @@ def test_the_wide_and_deep_classifier_tells_irises_apart(
 
 
 def test_the_cnn_reads_digits(run_example: Callable[..., dict[str, Any]]) -> None:
-    assert run_example("digits_cnn.py", "--num-steps", "150")["accuracy"] >= 0.9
+    assert run_example("digits_cnn.py", "--num-steps", "100")["accuracy"] >= 0.9
 
 
 def test_the_keras_model_estimates_cars(run_example: Callable[..., dict[str, Any]]) -> None:
