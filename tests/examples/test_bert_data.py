@@ -113,7 +113,7 @@ def test_fifteen_percent_are_predicted_of_which_eighty_are_masked() -> None:
 def test_half_of_the_second_segments_follow_the_first(sentence_length: int) -> None:
     documents = [words_of(i, 600 // sentence_length, sentence_length) for i in range(10)]
     texts = [[piece for sentence in document for piece in sentence] for document in documents]
-    recipe = samples.Recipe(sequence_length=24, mask_tokens=3, dupe_factor=100)
+    recipe = samples.Recipe(sequence_length=24, mask_tokens=3, dupe_factor=30)
     made = make(recipe, documents)
     for sample in made[:200]:
         first, second = segments(sample)
