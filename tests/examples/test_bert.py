@@ -26,6 +26,7 @@ LAYOUTS = {
     "pipeline": [],
     "two replicas of a pipeline": [
         *("--replication-factor", "2", "--pipeline-schedule", "sequential"),
+        *("--micro-batch-size", "4", "--gradient-accumulation", "2"),
     ],
 }
 LONG = ["--training-steps", "100000"]
@@ -93,8 +94,7 @@ def test_the_first_losses_are_those_of_guessing(alone: BertRun) -> None:
 def test_every_layout_logs_the_losses_of_one_device(
     alone: BertRun, data: list[str], layout: str
 ) -> None:
-    share = HALF if "replicas" in layout else []
-    run = run_bert(*TINY, *data, *LAYOUTS[layout], *share)
+    run = run_bert(*TINY, *data, *LAYOUTS[layout])
     assert run.code == 0
     assert len(run.steps) == 20
     _assert_equal(run.steps, alone.steps)
@@ -174,8 +174,10 @@ def test_a_resumed_run_logs_the_losses_of_an_undisturbed_one(
     options += ["--checkpoint-steps", "5"]
     first = run_bert(*TINY, *data, *options, "--training-steps", "9")
     assert f"Saving checkpoint for step 5 to: {tmp_path}/model.ckpt-5" in first.lines
-    # The layout may change, and step 10 comes after step 9.
-    middle = run_bert(*TINY, *data, *options[2:], "--training-steps", "10", RESUME)
+    # The layout may change, here to a pipeline, and step 10 comes after step 9.
+    other = ["--micro-batch-size", "4", "--gradient-accumulation", "4"]
+    other += ["--pipeline-schedule", "sequential", "--training-steps", "10"]
+    middle = run_bert(*TINY, *data, *options[2:], *other, RESUME)
     last = run_bert(*TINY, *data, *options, RESUME, "--evaluate", "--export-dir", str(tmp_path))
     _assert_equal([*first.steps, *middle.steps, *last.steps], alone.steps)
     assert "---- Forwarding Data Loader until Checkpoint Step 10 ----" in last.lines

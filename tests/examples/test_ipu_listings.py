@@ -21,7 +21,7 @@ def test_the_program_runs_to_the_end(
     run_program: Callable[..., list[Any]], tmp_path: Path, engine: str, script: str
 ) -> None:
     workers = run_program(
-        [str(FOLDER / script), "--num-steps", "30", "--model-dir", str(tmp_path / "model")],
+        [str(FOLDER / script), "--num-steps", "20", "--model-dir", str(tmp_path / "model")],
         engine=engine,
         env={"HOME": str(tmp_path), "https_proxy": "http://127.0.0.1:9"},
     )
@@ -31,6 +31,6 @@ def test_the_program_runs_to_the_end(
     assert "using the bundled sample" in workers[0].stderr
     gradients = "host_call: 6 gradients (1.39 MB) from /device:CPU:1 to /device:CPU:0"
     assert gradients in workers[0].stderr
-    assert (tmp_path / "model" / "model.ckpt-30.index").exists()
+    assert (tmp_path / "model" / "model.ckpt-20.index").exists()
     if engine == "grpc":
-        assert "Saving dict for global step 30: accuracy = " in workers[0].stderr
+        assert "Saving dict for global step 20: accuracy = " in workers[0].stderr

@@ -56,7 +56,8 @@ def load(name: str) -> Any:
 
 
 def _folder_of(module: Any) -> str:
-    return str(Path(getattr(module, "__dict__", {}).get("__file__") or "").parent)
+    # No Path: there are thousands of modules.
+    return os.path.dirname(getattr(module, "__dict__", {}).get("__file__") or "")
 
 
 def run_application(
