@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints.fit import (
-    CheckedScaffold,
     CheckpointMismatchError,
     CheckpointValue,
     difference,
@@ -280,23 +279,3 @@ def test_the_first_difference_in_the_models_order_is_named_and_an_open_size_may_
         "layer_1 (float32 [2, None] in the model) is not in the checkpoint "
         "(variables that differ: 8 of 9)"
     )
-
-
-@pytest.mark.parametrize("has_own", [False, True])
-def test_variables_are_looked_at_once_for_values_unless_the_user_asks_twice(
-    graph: tf.Graph, has_own: bool
-) -> None:
-    v1.get_variable("kernel", [2])
-    own = tf.constant([], tf.string) if has_own else None
-    scaffold = v1.train.Scaffold(ready_for_local_init_op=own)
-    given = CheckedScaffold(scaffold, lambda saver: None).finalize()
-    assert given.ready_for_local_init_op is own
-    assert given.ready_op is scaffold.ready_op is not None
-
-
-def test_a_variable_that_nothing_initializes_is_named(graph: tf.Graph) -> None:
-    v1.get_variable("kernel", [2])
-    scaffold = CheckedScaffold(v1.train.Scaffold(init_op=tf.no_op()), lambda saver: None)
-    creator = v1.train.ChiefSessionCreator(scaffold)
-    with pytest.raises(RuntimeError, match="Variables not initialized: kernel"):
-        creator.create_session()

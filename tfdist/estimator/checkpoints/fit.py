@@ -9,9 +9,8 @@ restore. It reads from the graph the ops that a saver has built, with the names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -170,48 +169,3 @@ def _keys_by_name(object_graph: bytes) -> dict[str, str]:
     graph = TrackableObjectGraph.FromString(object_graph)
     attributes = (attribute for node in graph.nodes for attribute in node.attributes)
     return {attribute.full_name: attribute.checkpoint_key for attribute in attributes}
-
-
-def checked(scaffold: v1.train.Scaffold, checkpoint: str | None) -> CheckedScaffold:
-    """Returns a scaffold that checks that the checkpoint fits; None is no checkpoint."""
-
-    def check(saver: v1.train.Saver) -> None:
-        text = None if checkpoint is None else mismatch(saver, checkpoint)
-        if text is not None:
-            raise CheckpointMismatchError(text)
-
-    return CheckedScaffold(scaffold, check)
-
-
-class CheckedScaffold:
-    """A scaffold that checks the complete model before a session is opened.
-
-    TensorFlow's sessions get this object instead of the model's scaffold. Other objects keep the
-    model's scaffold, which is finalized together with this one. `check` gets the built saver, in
-    the model's graph.
-
-    Attributes:
-      ready_for_local_init_op: The user's; None leaves out TensorFlow's own, whose list of variables
-        without a value is that of `ready_op`, in a session call of its own.
-    """
-
-    def __init__(
-        self, scaffold: v1.train.Scaffold, check: Callable[[v1.train.Saver], None]
-    ) -> None:
-        self._scaffold = scaffold
-        self._check = check
-        self.ready_for_local_init_op: tf.Tensor | None = None
-
-    def finalize(self) -> CheckedScaffold:
-        in_graph = v1.get_collection(v1.GraphKeys.READY_FOR_LOCAL_INIT_OP)
-        is_users = self._scaffold.ready_for_local_init_op is not None or bool(in_graph)
-        if not is_users:  # TensorFlow takes it in place of a list of 35 operations.
-            v1.add_to_collection(v1.GraphKeys.READY_FOR_LOCAL_INIT_OP, tf.constant([], tf.string))
-        self._scaffold.finalize()
-        if is_users:
-            self.ready_for_local_init_op = self._scaffold.ready_for_local_init_op
-        self._check(self._scaffold.saver)
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scaffold, name)

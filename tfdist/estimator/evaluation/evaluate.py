@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
 from tfdist.estimator.arguments import InputFn
-from tfdist.estimator.checkpoints.fit import checked
+from tfdist.estimator.checkpoints.scaffold import checked
 from tfdist.estimator.evaluation.eval_events import write_results
 from tfdist.estimator.evaluation.initial_weights import seeded_graph
 from tfdist.estimator.graph import sessions

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.arguments import InputFn
-from tfdist.estimator.checkpoints.fit import checked
+from tfdist.estimator.checkpoints.scaffold import checked
 from tfdist.estimator.evaluation.initial_weights import seeded_graph
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.precision import ModelPrecision

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import WorkerLostError
 from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
-from tfdist.estimator.checkpoints.fit import CheckedScaffold
+from tfdist.estimator.checkpoints.scaffold import CheckedScaffold
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit, last_step_of
 from tfdist.estimator.graph.steady_timer import SteadyTimer

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.checkpoints.fit import checked
+from tfdist.estimator.checkpoints.scaffold import checked
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.estimator.graph.step import Training, describe_host_call
