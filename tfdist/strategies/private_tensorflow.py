@@ -58,10 +58,12 @@ from tensorflow.python.ops.op_selector import UnliftableError
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable as ResourceVariable
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
-# Those of strategies stay, as those of TensorFlow's own strategies do: a program's first step would
-# take a second longer. A program's own functions are converted before a strategy gets them.
+# Those of strategies and optimizers stay, as TensorFlow's own do: a program's first step would take
+# a second longer. A program's own functions are converted before a strategy gets them.
 autograph.CONVERSION_RULES = (
     autograph.DoNotConvert("tfdist.strategies"),
+    autograph.DoNotConvert("tfdist.training.optimizers"),
+    autograph.DoNotConvert("tfdist.training.wrappers"),
     *autograph.CONVERSION_RULES,
 )
 
