@@ -23,7 +23,18 @@ def fit(request: pytest.FixtureRequest) -> Fit:
     return partial(interrupted_fit.fit, request.param)
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize(
+    ("fit", "name"),
+    [
+        ("keras", "in_an_endless_dataset"),
+        ("keras", "of_unknown_length"),
+        ("keras", "arrays"),
+        ("tf_keras", "in_an_endless_dataset"),
+        ("tf_keras", "shuffled"),
+        ("tf_keras", "arrays"),
+    ],
+    indirect=["fit"],
+)
 def test_two_interruptions_change_no_bit(fit: Fit, name: str, tmp_path: Path) -> None:
     folder = tmp_path / "interrupted"
     fit(folder, INPUTS[name], after=13)  # In epoch 1, with a backup after 4 of its steps.
@@ -32,6 +43,7 @@ def test_two_interruptions_change_no_bit(fit: Fit, name: str, tmp_path: Path) ->
     assert not folder.exists() or not list(folder.rglob("input.json"))
 
 
+@pytest.mark.parametrize("fit", ["tf_keras"], indirect=True)
 def test_two_replicas_go_on_together_with_the_statistics_of_both(fit: Fit, tmp_path: Path) -> None:
     """Each backup makes the statistics equal, so both trainings have the same ones."""
     options = {"num_replicas": 2, "has_norm": True}

@@ -151,19 +151,28 @@ def _nested(y: Any, p: Any) -> Any:
     return keras.losses.MeanSquaredError()(y, p)
 
 
-@pytest.mark.parametrize("loss", ["mse", _mean, _nested, keras.losses.MeanSquaredError("sum")])
-def test_a_loss_function_may_return_one_number_or_one_for_each_row(loss: Any) -> None:
-    weights = []
-    for num_replicas in (1, 2):
+def test_replicas_train_as_one_process_whether_a_loss_is_one_number_or_one_for_each_row() -> None:
+    def train(num_replicas: int, loss: Any) -> Any:
         keras.utils.set_random_seed(1)
         model = _model(num_replicas, loss=loss)
-        model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
-        weights.append(model.get_weights()[0])
-    np.testing.assert_allclose(weights[1], weights[0], rtol=1e-6)
+        data = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4)
+        history = model.fit(data, verbose=0).history
+        return [*history["loss"], *model.get_weights()[0][:, 0]]
+
+    of_sums = keras.losses.MeanSquaredError("sum")
+    expected = train(1, "mse")
+    for found in (train(3, "mse"), train(2, _mean), train(2, _nested)):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(train(2, of_sums), train(1, of_sums), rtol=1e-6)
 
 
-@pytest.mark.parametrize("library", [keras, tf_keras])
-@pytest.mark.parametrize(("num_replicas", "is_own"), [(1, True), (2, True), (2, False)])
+@pytest.mark.parametrize(
+    ("library", "num_replicas", "is_own"),
+    [
+        (keras, 1, True),
+        *((one, 2, is_own) for one in (keras, tf_keras) for is_own in (True, False)),
+    ],
+)
 def test_a_train_step_whose_loss_is_not_divided_by_the_replicas_is_reported(
     library: Any, num_replicas: int, is_own: bool, logged: list[str]
 ) -> None:
@@ -199,11 +208,3 @@ def test_an_initial_epoch_may_be_given_by_its_place() -> None:
     model = _model(1)
     model.fit(X, X[:, :1], 4, 3, 0, [note], 0.0, None, True, None, None, 2)
     assert [run.first_epoch for run in found] == [2]
-
-
-def test_replicas_train_as_one_process_does() -> None:
-    losses = []
-    for num_replicas in (1, 2, 3):
-        keras.utils.set_random_seed(1)
-        losses.append(_fit(num_replicas).history["loss"])
-    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-6)

@@ -1,18 +1,12 @@
 """The settings of Horovod and Open MPI, and those that stay the user's."""
 
-import os
-import re
-import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
 from tfdist.strategies.horovod import settings
 from tfdist.strategies.horovod.settings import describe_settings, missing_settings
-from tfdist.testing import engine_problem
 
 RULES = str(files("tfdist.strategies.horovod") / "open_mpi_rules.txt")
 DEFAULTS = {
@@ -88,49 +82,3 @@ def test_the_rules_are_complete() -> None:
         [1 << 20, 4, 0, 0],  # Rings.
     ]
     assert len(rules) == 4 * num_rules
-
-
-_REDUCE = """
-import os, time
-from tfdist.strategies import HorovodStrategy
-strategy = HorovodStrategy(device="/device:CPU:0")
-import numpy as np, tensorflow as tf
-hvd = strategy.extended.collectives._hvd
-with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-    own = np.arange(1 << 20, dtype=np.float32) % 1000 * (hvd.rank() + 1)
-    total = session.run(strategy.extended.collectives.sum([tf.constant(own)], "sum")[0])
-assert np.array_equal(total, np.arange(1 << 20) % 1000 * 3), total
-# At once: mpirun would mix the parts of two ranks' lines.
-os.write(1, f"rank {hvd.rank()}: {strategy.describe_reductions()}\\n".encode())
-"""
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(engine_problem("horovod") is not None, reason=str(engine_problem("horovod")))
-@pytest.mark.parametrize("transports", ["^tcp,ofi", "tcp,self"])  # Shared memory; TCP.
-def test_open_mpi_takes_the_settings_without_a_word_and_the_users_stay(
-    transports: str, tmp_path: Path
-) -> None:
-    mpirun = find_mpirun()
-    assert mpirun is not None
-    script = tmp_path / "reduce.py"
-    script.write_text(_REDUCE)
-    environ = mpirun_environment(mpirun, {**os.environ, "TMPDIR": str(tmp_path)})
-    command = list(mpirun_command(mpirun, 2, [sys.executable, str(script)]))
-    command[command.index("^tcp,ofi")] = transports
-    own = {"HOROVOD_CYCLE_TIME": "1", "OMPI_MCA_btl_tcp_if_include": "lo"}
-    ended = subprocess.run(
-        command,
-        env={**environ, **own, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode == 0, ended.stderr
-    said = SAID.replace("CYCLE_TIME=0.1", "CYCLE_TIME=1 (yours)")
-    for rank in (0, 1):
-        line = f"rank {rank}: Horovod, bucket size 1 MB, bucketing threshold 0.25 MB; {said}, "
-        assert f"{line}coll_tuned rings from 1 MB on\n" in ended.stdout
-    of_tensorflow = re.compile(r"\.cc:\d+\]|absl::|^To enable the following instructions")
-    lines = ended.stderr.splitlines()
-    assert [line for line in lines if not of_tensorflow.search(line)] == []

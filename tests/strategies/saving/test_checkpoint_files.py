@@ -20,6 +20,7 @@ from tfdist.strategies.saving.checkpoint_files import (
 
 INDEX = "model.ckpt-7.index"
 FIRST, SECOND = (f"model.ckpt-7.data-0000{i}-of-00002" for i in (0, 1))
+LONG = "kernel" * 25  # Names so long that the index has several blocks.
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = v1.ConfigProto(device_count={"CPU": 2})
     with tf.Graph().as_default(), v1.Session(config=config) as session:
         with tf.device("CPU:0"):
-            for i in range(300):  # So many that the index has several blocks.
-                v1.get_variable(f"layer_{i}/kernel", [7, 3])
+            for i in range(60):
+                v1.get_variable(f"layer_{i}/{LONG}", [7, 3])
             parts = v1.fixed_size_partitioner(3)
             v1.get_variable("parts", [20, 10], partitioner=parts)
         with tf.device("CPU:1"):
@@ -162,9 +163,9 @@ def test_an_error_of_a_damaged_checkpoint_becomes_one_line(checkpoint: str) -> N
     file = Path(checkpoint).with_name(FIRST)
     file.write_bytes(b"")
     with pytest.raises(CheckpointDamagedError) as caught, damage_named(checkpoint):
-        tf.train.load_variable(checkpoint, "layer_0/kernel")
+        tf.train.load_variable(checkpoint, f"layer_0/{LONG}")
     assert isinstance(caught.value, OneLineError)
-    size = f"{FIRST} has 0 of 26,000 bytes"
+    size = f"{FIRST} has 0 of 5,840 bytes"
     assert (
         str(caught.value) == f"Checkpoint {checkpoint} is damaged: {size}. Use another checkpoint."
     )
