@@ -322,10 +322,10 @@ MODELS: dict[str, Callable[[], Case]] = {
 # The schedules of those in which they have most to do with the numbers. With recomputation they all
 # have the interleaved one.
 OTHER_SCHEDULES = {
-    "mlp": ("interleaved", "grouped", "sequential"),
+    "mlp": ("interleaved", "sequential"),
     "tied embedding": ("grouped",),
-    "dropout, tf_keras": ("grouped", "sequential"),
-    "batch norm, tf_keras": ("interleaved", "sequential"),
+    "dropout, tf_keras": ("sequential",),
+    "batch norm, tf_keras": ("sequential",),
     "skip connection": ("interleaved", "grouped"),
 }
 # Those in which something is not computed again, or is made of operations of another kind.
@@ -472,7 +472,10 @@ def test_numbers_are_those_of_one_device_in_every_schedule(name: str, schedule: 
     assert_same(MODELS[name], schedule)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in OTHER_SCHEDULES])
+# The layers of Keras 3 are in the tests of recomputation and of two replicas.
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name not in OTHER_SCHEDULES and "Keras 3" not in name]
+)
 def test_numbers_are_those_of_one_device(name: str) -> None:
     # float16 has 3 decimals, and sums come in another order.
     decimals = {"float16": 3, "bfloat16": 2}.get(name, DECIMALS)
@@ -527,7 +530,6 @@ def test_gradients_may_be_added_up_in_place_of_averaged() -> None:
     ("name", "schedule"),
     [
         ("tied embedding", "interleaved"),
-        ("batch norm, tf_keras", "interleaved"),
         ("batch norm, tf_keras", "sequential"),
         ("batch norm, Keras 3", "grouped"),
     ],

@@ -82,8 +82,10 @@ OUTPUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("name", [None, *OUTPUTS])
+@pytest.mark.parametrize(
+    ("name", "is_training"),
+    [(None, True), ("every_n", True), ("sum", True), *((name, False) for name in [None, *OUTPUTS])],
+)
 def test_the_output_mode_says_whose_outputs_a_call_gives(
     quiet: Quiet, name: str | None, is_training: bool
 ) -> None:
