@@ -57,16 +57,16 @@ def _train(folder: Path, optimizer: Any, counts: Any, *, is_reported: bool, **la
 
 
 @pytest.mark.parametrize(
-    ("make", "layout"),
+    ("make", "layout", "is_weighted"),
     [
-        (lambda: SGD(RATE), {"gradient_accumulation": 3}),
-        (lambda: SGD(stepped({0: RATE})), {"num_replicas": 3}),
-        (lambda: LossScaleOptimizer(SGD(RATE), FixedLossScale(1000)), {}),
-        (lambda: ClippedOptimizer(SGD(RATE), 1e9), {"num_replicas": 3}),
+        (lambda: SGD(RATE), {"gradient_accumulation": 3}, False),
+        (lambda: SGD(RATE), {"gradient_accumulation": 3}, True),
+        (lambda: SGD(stepped({0: RATE})), {"num_replicas": 3}, True),
+        (lambda: LossScaleOptimizer(SGD(RATE), FixedLossScale(1000)), {}, True),
+        (lambda: ClippedOptimizer(SGD(RATE), 1e9), {"num_replicas": 3}, False),
     ],
-    ids=["micro-batches", "replicas", "scaled", "clipped"],
+    ids=["micro-batches", "weighted", "replicas", "scaled", "clipped"],
 )
-@pytest.mark.parametrize("is_weighted", [False, True])
 def test_layouts_give_numpys_weights(
     tmp_path: Path, make: Callable[[], Any], layout: dict[str, int], is_weighted: bool
 ) -> None:
