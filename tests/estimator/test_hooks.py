@@ -139,9 +139,7 @@ class _OwnStop(tfe.StopAtStepHook):  # type: ignore[misc,name-defined]
     ("hook", "limits", "iterations", "expected"),
     [
         (lambda: tfe.StopAtStepHook(num_steps=3), {}, 1, 5),
-        (lambda: tfe.StopAtStepHook(last_step=3), {}, 1, 3),
         (lambda: tfe.StopAtStepHook(num_steps=5), {}, 2, 8),
-        (lambda: tfe.StopAtStepHook(last_step=6), {}, 2, 6),
         (lambda: tfe.StopAtStepHook(last_step=6), {"steps": 8}, 2, 6),
         (lambda: tfe.StopAtStepHook(last_step=9), {"steps": 4}, 2, 6),
         (lambda: tfe.StopAtStepHook(last_step=9), {"max_steps": 6}, 2, 6),

@@ -1,7 +1,5 @@
 """Small habits of programs written for tf.estimator."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
+from forking_launcher import FORKING_LAUNCHER
 
 import tfdist.estimator as tfe
 from tfdist.estimator.v1 import inputs
@@ -136,9 +135,10 @@ assert "beta1_power" in in_loops.get_variable_names()
 
 
 @pytest.mark.processes
-def test_a_program_without_v2_behaviour_trains_under_the_launcher(tmp_path: Path) -> None:
+def test_a_program_without_v2_behaviour_trains_under_the_launcher(
+    tmp_path: Path, fake_cluster: Any
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(_V1_PROGRAM)
-    command = [sys.executable, "-m", "tfdist", "run", str(program), str(tmp_path / "model")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    words = [FORKING_LAUNCHER, "run", str(program), str(tmp_path / "model")]
+    fake_cluster.run_script(words, engine="none", forked=True)

@@ -59,13 +59,8 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., d
 @pytest.mark.parametrize(
     ("optimizer", "loops", "replicas", "options"),
     [
-        ("adam", 1, 1, {}),
         ("momentum", 1, 1, {"pipeline_schedule": "grouped"}),
-        ("momentum", 3, 1, {"pipeline_schedule": "sequential"}),
-        ("adam", 1, 1, {"recomputation": True}),
         ("lamb", 3, 1, {}),
-        ("sgd", 1, 1, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
-        ("adam", 1, 2, {}),
         ("momentum", 3, 2, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
         ("scaled", 3, 2, {"pipeline_schedule": "sequential"}),
         ("keras", 1, 2, {"recomputation": True}),
@@ -107,7 +102,7 @@ def test_an_infinite_micro_batch_skips_its_own_step_of_a_pipeline(tmp_path: Path
     assert (pipelined["global_step"], pipelined["loss_scale/skipped_steps"]) == (STEPS, 1)
 
 
-@pytest.mark.parametrize(("replicas", "has_strategy"), [(1, False), (2, False), (1, True)])
+@pytest.mark.parametrize(("replicas", "has_strategy"), [(2, False), (1, True)])
 def test_variables_on_the_device_and_a_strategy_give_the_same_numbers(
     tmp_path: Path, trained_plainly: Any, replicas: int, has_strategy: bool
 ) -> None:
@@ -166,12 +161,7 @@ def test_keras_layers_are_made_in_stages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "loops", "has_strategy", "replicas"),
-    [
-        ("v1", 3, True, 1),
-        ("tf_keras", 1, True, 1),
-        ("v1", 3, False, 2),
-        ("tf_keras", 1, False, 2),
-    ],
+    [("v1", 3, False, 2), ("tf_keras", 1, True, 1)],
 )
 def test_each_micro_batch_moves_the_statistics_of_batch_norm_once(
     tmp_path: Path, kind: str, loops: int, has_strategy: bool, replicas: int
@@ -234,12 +224,11 @@ def _weighted_values(logits: Any, labels: Any) -> tuple[Any, Any, dict[str, Any]
 
 
 def _weighted_pipeline(
-    optimizer: str = "momentum", is_reported: bool = True, **options: Any
+    optimizer: str = "momentum", **options: Any
 ) -> Callable[..., PipelineEstimatorSpec]:
     def optimizer_function(logits: Any, labels: Any) -> OptimizerFunctionOutput:
         loss, total, metrics = _weighted_values(logits, labels)
-        reported = {"loss_weight": total} if is_reported else {}
-        return OptimizerFunctionOutput(OPTIMIZERS[optimizer](), loss, metrics=metrics, **reported)
+        return OptimizerFunctionOutput(OPTIMIZERS[optimizer](), loss, total, metrics)
 
     return make_pipelined(optimizer_function=optimizer_function, **options)
 
@@ -279,8 +268,7 @@ def weighted_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
     [
         ("momentum", 1, 1, {}),
         ("scaled", 1, 2, {"recomputation": True}),
-        ("momentum", 1, 4, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
-        ("momentum", 3, 2, {"pipeline_schedule": "sequential"}),
+        ("momentum", 3, 2, {"pipeline_schedule": "grouped", "device_mapping": [0, 1, 0]}),
     ],
     ids=str,
 )
@@ -308,28 +296,14 @@ def test_a_step_without_any_weight_moves_nothing(tmp_path: Path) -> None:
     counts[MICRO * COUNT : 2 * MICRO * COUNT] = 0
     kept = np.r_[0 : MICRO * COUNT, 2 * MICRO * COUNT : len(Y)]
     trained = []
-    for folder, rows in (("all", slice(None)), ("kept", kept)):
-        for replicas in (1, 2):
-            estimator = make_estimator(
-                _weighted_pipeline(), tmp_path / f"{folder}{replicas}", replicas=replicas
-            )
-            data = (X[rows], (Y[rows], counts[rows]))
-            estimator.train(batches(MICRO // replicas, data))
-            trained.append(values_of(estimator))
-    assert [int(one.pop("global_step")) for one in trained] == [3, 3, 2, 2]
+    for rows, replicas in ((kept, 1), (slice(None), 1), (slice(None), 2)):
+        folder = tmp_path / str(len(trained))
+        estimator = make_estimator(_weighted_pipeline(), folder, replicas=replicas)
+        data = (X[rows], (Y[rows], counts[rows]))
+        trained.append(values_of(estimator.train(batches(MICRO // replicas, data))))
+    assert [int(one.pop("global_step")) for one in trained] == [2, 3, 3]
     for other in trained[1:]:
         assert_same(other, trained[0])
-
-
-def test_without_the_loss_weight_the_numbers_differ(tmp_path: Path) -> None:
-    trained = []
-    for is_reported in (True, False):
-        estimator = make_estimator(
-            _weighted_pipeline(is_reported=is_reported), tmp_path / str(is_reported)
-        )
-        estimator.train(batches(MICRO, WEIGHTED), steps=1)
-        trained.append(values_of(estimator)["third_one"])
-    assert np.abs(trained[0] - trained[1]).max() > 1e-3
 
 
 def test_metrics_are_logged_and_summaries_are_written(
@@ -433,7 +407,7 @@ def test_added_metrics_are_evaluated_and_the_new_estimator_trains(
 
 @pytest.mark.parametrize(
     ("begins", "goes_on"),
-    [("pipelined", "pipelined"), ("plain", "pipelined"), ("pipelined", "plain")],
+    [("plain", "pipelined"), ("pipelined", "plain")],
 )
 def test_a_training_goes_on_where_another_one_has_ended(
     tmp_path: Path, trained_plainly: Any, begins: str, goes_on: str

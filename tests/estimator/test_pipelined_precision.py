@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
-from brief_training import Crossings, loss_in
+from brief_training import Crossings, Fetch, loss_in
 
 import tfdist.estimator as tfe
 from tfdist import training
@@ -97,12 +97,18 @@ def _plain(stages: _Stages) -> Callable[..., tfe.EstimatorSpec]:
 
 
 def _train(
-    make: Callable[..., Any], folder: Path, batch: int, device: dict[str, Any], **spec: Any
-) -> tuple[tfe.Estimator, Crossings, _Stages]:
+    make: Callable[..., Any],
+    folder: Path,
+    batch: int,
+    device: dict[str, Any],
+    hook: Any,
+    steps: int = STEPS,
+    **spec: Any,
+) -> tuple[tfe.Estimator, _Stages]:
     stages = _Stages(find_precision(device["precision"]).compute)
     config = tfe.RunConfig(device=tfe.DeviceConfig(**device), tf_random_seed=3)
-    estimator, hook = tfe.Estimator(make(stages, **spec), folder, config), Crossings(loss_in)
-    return estimator.train(_input_fn(batch), hooks=[hook]), hook, stages
+    estimator = tfe.Estimator(make(stages, **spec), folder, config)
+    return estimator.train(_input_fn(batch), hooks=[hook], steps=steps), stages
 
 
 def _values(estimator: tfe.Estimator) -> dict[str, Any]:
@@ -116,21 +122,42 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
     @cache
     def trained_plainly(precision: str) -> dict[str, Any]:
         folder, device = tmp_path_factory.mktemp("plain"), {"precision": precision}
-        return _values(_train(_plain, folder, COUNT * MICRO, device)[0])
+        return _values(_train(_plain, folder, COUNT * MICRO, device, Fetch(loss_in))[0])
 
     return trained_plainly
+
+
+@pytest.fixture(scope="module")
+def briefly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Makes one step of a pipeline, and returns it with what crossed and its stages.
+
+    In mixed_float16 it has recomputation.
+    """
+
+    @cache
+    def briefly(precision: str) -> Any:
+        folder, hook, device = (
+            tmp_path_factory.mktemp("brief"),
+            Crossings(),
+            {"precision": precision},
+        )
+        spec = {"recomputation": precision == "mixed_float16"}
+        estimator, stages = _train(_pipelined, folder, MICRO, device, hook, steps=1, **spec)
+        return estimator, hook, stages
+
+    return briefly
 
 
 @pytest.mark.parametrize(
     ("precision", "device", "spec"),
     [
-        ("float32", {}, {}),
-        ("mixed_bfloat16", {}, {}),
-        ("float16", {}, {}),
         ("bfloat16", {}, {}),
         ("16.32", {"iterations_per_loop": 2}, {"pipeline_schedule": "grouped"}),
-        ("mixed_bfloat16", {"num_replicas": 2}, {"recomputation": True}),
-        ("mixed_bfloat16", {"variables_on_host": False}, {"pipeline_schedule": "sequential"}),
+        (
+            "mixed_bfloat16",
+            {"num_replicas": 2, "variables_on_host": False},
+            {"pipeline_schedule": "sequential"},
+        ),
         ("16.16", {"num_replicas": 2}, {"recomputation": True}),
     ],
     ids=str,
@@ -138,10 +165,9 @@ def trained_plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
 def test_a_pipeline_has_the_weights_of_one_device_to_the_precision_of_the_half(
     tmp_path: Path, trained_plainly: Any, precision: str, device: Any, spec: Any
 ) -> None:
-    batch = MICRO // device.get("num_replicas", 1)
-    estimator, hook, stages = _train(
-        _pipelined, tmp_path, batch, {"precision": precision, **device}, **spec
-    )
+    batch, hook = MICRO // device.get("num_replicas", 1), Fetch(loss_in)
+    device = {"precision": precision, **device}
+    estimator, stages = _train(_pipelined, tmp_path, batch, device, hook, **spec)
     numbers = find_precision(precision)
     assert stages.dtypes == {numbers.compute}
     found, expected = _values(estimator), trained_plainly(precision)
@@ -156,14 +182,11 @@ def test_a_pipeline_has_the_weights_of_one_device_to_the_precision_of_the_half(
     assert hook.values[-1] < hook.values[0]
 
 
-@pytest.mark.parametrize(
-    ("precision", "spec"),
-    [("mixed_bfloat16", {}), ("mixed_float16", {"recomputation": True}), ("bfloat16", {})],
-)
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
 def test_weights_cross_in_half_once_a_step_and_sums_of_gradients_in_float32(
-    tmp_path: Path, precision: str, spec: Any
+    briefly: Any, precision: str
 ) -> None:
-    _, hook, _ = _train(_pipelined, tmp_path, MICRO, {"precision": precision}, **spec)
+    _, hook, _ = briefly(precision)
     half = find_precision(precision).compute
     weights = [(name, dtype) for name, dtype, path in hook.sent if re.match("Cast|Ensure", name)]
     # The first stage has one weight, and the second four; rows of the table are gathered.
@@ -178,8 +201,8 @@ def test_weights_cross_in_half_once_a_step_and_sums_of_gradients_in_float32(
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "bfloat16"])
-def test_evaluation_and_prediction_compute_in_half(tmp_path: Path, precision: str) -> None:
-    estimator, _, stages = _train(_pipelined, tmp_path, MICRO, {"precision": precision})
+def test_evaluation_and_prediction_compute_in_half(briefly: Any, precision: str) -> None:
+    estimator, _, stages = briefly(precision)
     stages.dtypes.clear()
     loss = estimator.evaluate(_input_fn(MICRO))["loss"]
     assert np.isfinite(loss)
@@ -188,11 +211,11 @@ def test_evaluation_and_prediction_compute_in_half(tmp_path: Path, precision: st
     assert stages.dtypes == {tf.bfloat16}
 
 
-def test_rounding_to_nearest_can_be_asked_for(tmp_path: Path) -> None:
-    values = {}
-    for rounds in (True, False):
-        device = {"precision": "bfloat16", "stochastic_rounding": rounds}
-        values[rounds] = _values(_train(_pipelined, tmp_path / str(rounds), MICRO, device)[0])
-    assert (values[True]["table"] != values[False]["table"]).any()
-    assert "stochastic_rounding_seed" in values[True]
-    assert "stochastic_rounding_seed" not in values[False]
+def test_rounding_to_nearest_can_be_asked_for(tmp_path: Path, briefly: Any) -> None:
+    by_chance = _values(briefly("bfloat16")[0])
+    device = {"precision": "bfloat16", "stochastic_rounding": False}
+    hook = Fetch(loss_in)
+    nearest = _values(_train(_pipelined, tmp_path, MICRO, device, hook, steps=1)[0])
+    assert (by_chance["table"] != nearest["table"]).any()
+    assert "stochastic_rounding_seed" in by_chance
+    assert "stochastic_rounding_seed" not in nearest

@@ -3,8 +3,6 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -379,20 +377,26 @@ tfe.Estimator(model_fn, sys.argv[1], config).train(
 
 
 @pytest.mark.processes
-def test_after_a_kill_in_a_write_the_run_goes_on_from_the_checkpoint_before(tmp_path: Path) -> None:
-    def run(steps: int) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", _KILLED, str(tmp_path), str(steps)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def test_after_a_kill_in_a_write_the_run_goes_on_from_the_checkpoint_before(
+    tmp_path: Path, fake_cluster: Any
+) -> None:
+    program, model_dir = tmp_path / "program.py", tmp_path / "model"
+    program.write_text(_KILLED)
+
+    def run(steps: int) -> Any:
+        command = [str(program), str(model_dir), str(steps)]
+        [ended] = fake_cluster.run_script(command, engine="none", forked=True, check=False)
+        return ended
 
     assert run(100).returncode == -signal.SIGKILL
-    assert list((tmp_path / ".saving").iterdir())
-    newest = tf.train.latest_checkpoint(str(tmp_path))
+    assert list((model_dir / ".saving").iterdir())
+    newest = tf.train.latest_checkpoint(str(model_dir))
     assert newest.endswith("model.ckpt-2") and damage(newest) is None
-    assert recover(str(tmp_path)) == newest
+    assert recover(str(model_dir)) == newest
     done = run(5)
     assert done.returncode == 0, done.stderr
     assert "Saving checkpoints for 2 into" in done.stderr
-    assert tf.train.load_variable(str(tmp_path), "weights").tolist() == [-5.0] * 1000
+    assert tf.train.load_variable(str(model_dir), "weights").tolist() == [-5.0] * 1000
 
 
 # Readers.

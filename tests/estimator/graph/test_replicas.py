@@ -56,10 +56,7 @@ def _with_replicas(number: int) -> tfe.RunConfig:
     return tfe.RunConfig(device=tfe.DeviceConfig(num_replicas=number))
 
 
-@pytest.mark.parametrize(
-    ("where", "replicas", "batches"),
-    [("device", 2, 4), ("host", 2, 5), ("device", 3, 5), ("host", 3, 2)],
-)
+@pytest.mark.parametrize(("where", "replicas", "batches"), [("device", 2, 5), ("host", 3, 2)])
 def test_metrics_are_those_of_all_batches(where: str, replicas: int, batches: int) -> None:
     model_fn = _model(where)
     one = tfe.Estimator(model_fn).evaluate(_input_fn(batches))
@@ -83,9 +80,8 @@ def test_metrics_that_are_named_after_their_scope_are_shared_by_replicas() -> No
         return tfe.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
 
     one = tfe.Estimator(model_fn).evaluate(_input_fn(12))
-    for count in (2, 3):
-        several = tfe.Estimator(model_fn, config=_with_replicas(count)).evaluate(_input_fn(12))
-        assert several == pytest.approx(one, abs=1e-6)
+    several = tfe.Estimator(model_fn, config=_with_replicas(2)).evaluate(_input_fn(12))
+    assert several == pytest.approx(one, abs=1e-6)
     assert 0 < one["recall"] < 1
 
 

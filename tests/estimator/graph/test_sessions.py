@@ -1,11 +1,10 @@
 """Prepared session calls give what `Session.run` gives; a session that does not close."""
 
 import logging
-import subprocess
-import sys
 import threading
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,9 +228,11 @@ print("the end", flush=True)
 
 
 @pytest.mark.processes
-def test_a_program_waits_at_its_end_for_a_session_that_closes_slowly() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (ended.returncode, ended.stdout.split("\n")) == (0, ["the end", "closed", ""])
+def test_a_program_waits_at_its_end_for_a_session_that_closes_slowly(
+    tmp_path: Path, fake_cluster: Any
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_PROGRAM)
+    [ended] = fake_cluster.run_script([str(program)], engine="none", forked=True)
+    assert ended.stdout.split("\n") == ["the end", "closed", ""]
     assert "Waiting for TensorFlow to close a session, for 75 s at most." in ended.stderr

@@ -74,10 +74,8 @@ legacy = tf_keras.optimizers.legacy
 ADAM, MOMENTUM, DECAY = (-0.016465, -0.119291), (0.032563, -0.086812), (0.005982, -0.036653)
 OPTIMIZERS: dict[str, tuple[Callable[[], Any], tuple[float, float]]] = {
     "legacy": (lambda: legacy.Adam(0.1), ADAM),
-    "legacy, counting": (lambda: _counting(legacy.SGD(0.1, momentum=0.9)), MOMENTUM),
     "legacy, schedule": (lambda: _counting(legacy.SGD(_decay())), DECAY),
     "newer": (lambda: tf_keras.optimizers.Adam(0.1), ADAM),
-    "newer, counting": (lambda: _counting(tf_keras.optimizers.SGD(0.1, momentum=0.9)), MOMENTUM),
     "newer, schedule": (lambda: _counting(tf_keras.optimizers.SGD(_decay())), DECAY),
     "v1": (lambda: v1.train.MomentumOptimizer(0.1, 0.9), MOMENTUM),
 }

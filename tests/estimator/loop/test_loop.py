@@ -1,8 +1,6 @@
 """Estimator.train: steps, checkpoints, log lines, summaries, hooks."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -435,8 +433,10 @@ print([float(p["output"][0]) for p in estimator.predict(input_fn)])
 
 
 @pytest.mark.processes
-def test_it_works_with_eager_execution_disabled(tmp_path: Path) -> None:
+def test_it_works_with_eager_execution_disabled(tmp_path: Path, fake_cluster: Any) -> None:
     # By hand: 0 + 0.5 * (2 - 0) = 1, 1 + 0.5 * (2 - 1) = 1.5; the loss then is 0.25.
-    command = [sys.executable, "-c", WITHOUT_EAGER, str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT_EAGER)
+    command = [str(program), str(tmp_path / "model")]
+    [run] = fake_cluster.run_script(command, engine="none", forked=True)
     assert run.stdout.split("\n")[:2] == ["0.25 1.5", "[1.5, 1.5, 1.5]"]

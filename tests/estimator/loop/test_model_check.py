@@ -193,11 +193,9 @@ def _own_reduction(loss: Any) -> Any:
 @pytest.mark.parametrize(
     ("train_op_of", "iterations"),
     [
-        (lambda loss: SGD(0.1).minimize(loss), 1),
         (lambda loss: Checked(0.1).minimize(loss), 1),
         (lambda loss: SGD(0.1).minimize(loss), 2),
         (_legacy_keras, 1),
-        (_frozen, 1),
         (_frozen, 2),
         (_two_optimizers, 1),
         (_own_reduction, 1),

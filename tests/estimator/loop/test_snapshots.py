@@ -131,6 +131,11 @@ def _without_position(folder: Path) -> None:
     (folder / "model.ckpt-9.input").unlink()
 
 
+def _with_half_a_position(folder: Path) -> None:
+    path = folder / "model.ckpt-9.input"
+    path.write_text(path.read_text()[:-5])
+
+
 def _half_written(folder: Path) -> None:
     (folder / ".saving").mkdir()
     for path in folder.glob("model.ckpt-9.*"):
@@ -153,6 +158,7 @@ def _of_another_run(folder: Path) -> None:
         (_changed, "cannot be read"),
         (_of_another_step, "it has the step 9"),
         (_without_position, ""),
+        (_with_half_a_position, "its position cannot be read"),
         (_half_written, ""),
         (_of_another_model_dir, ""),
         (_of_another_run, ""),

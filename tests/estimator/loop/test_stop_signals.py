@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,16 +166,21 @@ def test_a_handler_of_the_programs_own_is_left_alone(
 
 
 @pytest.mark.processes
-def test_a_signal_that_is_repeated_while_the_process_ends_changes_nothing() -> None:
-    program = """
+def test_a_signal_that_is_repeated_while_the_process_ends_changes_nothing(
+    tmp_path: Path, fake_cluster: Any
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
 import atexit, os, signal
 atexit.register(os.kill, os.getpid(), signal.SIGTERM)
 from tfdist.strategies.stop_signals import listening
 with listening() as signals, signals.noted():
     os.kill(os.getpid(), signal.SIGTERM)
     signals.leave_if_requested()
-"""
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 143
+""")
+    command = [str(program)]
+    [run] = fake_cluster.run_script(command, engine="none", forked=True, check=False)
+    assert run.returncode == 143
 
 
 def _forked() -> int:
