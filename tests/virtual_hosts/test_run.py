@@ -65,7 +65,7 @@ def test_over_horovod_workers_on_two_hosts_train_as_one_process(
 def test_over_grpc_workers_on_two_hosts_meet(
     hosts: Any, mpirun_settings: dict[str, str], meet_others: str, tmp_path: Path
 ) -> None:
-    # test_training.py trains over gRPC.
+    # kubernetes/test_pods.py trains over gRPC.
     command = _command("tfd1,tfd2", "grpc", [meet_others, str(tmp_path)])
     done = hosts[0].run(command, cwd=tmp_path, env=mpirun_settings, timeout_s=_LIMIT_S)
     assert done.returncode == 0, done.stderr
