@@ -211,7 +211,7 @@ def test_small_presets_train(fake_cluster: Any, tmp_path: Path) -> None:
     presets = {
         "mk2_resnet8_test": ["--generated-data"],  # Its data are files to be downloaded.
         "digits_resnet8": [],
-        "photos_resnet20": [],
+        "photos_resnet8": ["--augment"],
     }
     few = ["--iterations", "2", "--batch-size", "2", "--log-freq", "1", "--no-validation"]
     trainings = [

@@ -25,21 +25,11 @@ def _accuracy(stdout: str) -> float:
     return float(found[1])
 
 
-@pytest.fixture(scope="module")
-def by_default() -> dict[str, Any]:
-    """The output of the script without options, once it has run."""
-    return {}
-
-
-@pytest.fixture
-def default_run(run_program: Callable[..., list[Any]], by_default: dict[str, Any]) -> Any:
-    if "printed" not in by_default:
-        [by_default["printed"]] = run_program([SCRIPT], engine="none")
-    return by_default["printed"]
-
-
-def test_three_epochs_reach_90_percent_of_digits_never_seen(default_run: Any) -> None:
-    stdout, stderr = default_run.stdout, default_run.stderr
+def test_three_epochs_reach_90_percent_and_sharded_execution_has_the_same_first_one(
+    run_program: Callable[..., list[Any]],
+) -> None:
+    [ran] = run_program([SCRIPT], engine="none")
+    stdout, stderr = ran.stdout, ran.stderr
     assert "Digits to train: 4,000 of 4,000" in stdout
     assert "Digits to test: 1,000 of 1,000" in stdout
     assert re.findall(r"^Epoch .*$", stdout, re.MULTILINE) == [
@@ -49,16 +39,13 @@ def test_three_epochs_reach_90_percent_of_digits_never_seen(default_run: Any) ->
     ]
     assert len(_epochs(stderr)) == 3
     assert stderr.count("Graph compilation:") == 2  # Built once to train, and once to test.
-    assert _accuracy(stdout) >= 90
+    assert _accuracy(stdout) >= 90  # Of digits that it has never seen.
 
-
-def test_sharded_execution_with_the_state_on_the_host_has_the_same_first_epoch(
-    run_program: Callable[..., list[Any]], default_run: Any
-) -> None:
+    # With the state on the host.
     options = ["--strategy", "sharded", "--offload-optimiser", "--debug", "--epochs", "1"]
     [ran] = run_program([SCRIPT, *options, "--test-batch-size", "50"], engine="none")
     stdout = ran.stdout
-    assert _epochs(ran.stderr) == _epochs(default_run.stderr)[:1]
+    assert _epochs(ran.stderr) == _epochs(stderr)[:1]
     stages = re.findall(r"^Stage (\w+) is on /device:(\S+)\.$", stdout, re.MULTILINE)
     assert stages == [("B1", "CPU:1"), ("B2", "CPU:2"), ("B3", "CPU:3"), ("B4", "CPU:4")]
     assert "ShardedExecution(" in stdout
