@@ -23,12 +23,12 @@ def _train(run_program: Callable[..., Any], cache: Path, name: str, **how: Any) 
     return json.loads(printed[0].stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("name", "engine"), [("bert", "grpc"), ("cnn", "horovod")])
+@pytest.mark.parametrize("name", ["bert", "cnn"])
 def test_two_workers_learn_what_one_learns_with_their_global_batch(
-    run_program: Callable[..., Any], sample_cache: Path, name: str, engine: str
+    run_program: Callable[..., Any], sample_cache: Path, name: str
 ) -> None:
     alone = _train(run_program, sample_cache, name, engine="none")
-    together = _train(run_program, sample_cache, name, engine=engine, num_workers=2)
+    together = _train(run_program, sample_cache, name, engine="grpc", num_workers=2)
     assert together == pytest.approx(alone, rel=0.01, abs=0.01)
     assert together["global_step"] == NUM_STEPS[name]
     assert together["loss"] < {"bert": 8.0, "cnn": 2.2}[name]  # Guessing: 8.99 and 2.30.
