@@ -55,7 +55,7 @@ def test_a_loop_sums_gradients_and_losses_over_the_replicas(
 
 def test_fit_takes_the_mean_of_the_loss_over_the_replicas(instances: list[dict[str, Any]]) -> None:
     w, expected = 2.0, []
-    for x in range(3):
+    for x in (1, 2):
         loss, w = w * x, w - 0.5 * x
         expected.append((loss, w))
     for one in instances:

@@ -132,7 +132,7 @@ class Crossings(Fetch):
         self.sent: set[tuple[str, tf.DType, str]] = set()
 
     def before_run(self, run_context: Any) -> Any:
-        options = v1.RunOptions(output_partition_graphs=True)
+        options = v1.RunOptions(output_partition_graphs=not self.sent)  # Later calls send the same.
         return v1.train.SessionRunArgs(self._find(run_context), options=options)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

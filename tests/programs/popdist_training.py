@@ -78,11 +78,11 @@ class _Cases:
         return [(float(train(tf.constant(float(x)))), float(w)) for x in range(10)]
 
     def fit_w(self) -> list[tuple[float, float]]:
-        """Returns (loss, w) of each epoch of one step, for x = 0 to 2 on every replica."""
+        """Returns (loss, w) of each epoch of one step, for x = 1 and 2 on every replica."""
         model = self._times_w(lambda y, p: p)
         rows = self.popdist.getNumLocalReplicas()
         found = []
-        for x in range(3):  # Each `fit` takes a second.
+        for x in (1, 2):  # Each `fit` takes a second.
             batch = np.full([rows, 1], x, np.float32)  # One row for each local replica.
             history = model.fit(batch, batch, batch_size=1, verbose=0)
             (w,) = model.get_weights()

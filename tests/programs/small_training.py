@@ -262,7 +262,7 @@ class _Watch(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
         self.variables = {v.op.name: v for v in v1.global_variables()}
 
     def before_run(self, run_context: Any) -> Any:
-        options = v1.RunOptions(output_partition_graphs=True)
+        options = v1.RunOptions(output_partition_graphs=not self.losses)  # Those of the first call.
         train_op = run_context.original_args.fetches[0]
         if not self.losses:
             self.unordered = unordered_uses([train_op])

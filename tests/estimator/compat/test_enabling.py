@@ -1,9 +1,6 @@
 """`tf.estimator` back in its place, and its v1 flavour."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -19,22 +16,25 @@ from tfdist.estimator.compat.enabling import reason_to_refuse
 Make = Callable[..., Any]
 
 
-def _run(program: str, folder: Path) -> Any:
+@pytest.fixture
+def run(
+    fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Any]:
     """Runs a program in a process of its own and returns what it wrote to result.json."""
-    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    return json.loads((folder / "result.json").read_text())
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(text: str) -> Any:
+        program = tmp_path / "program.py"
+        program.write_text(textwrap.dedent(text))
+        fake_cluster.run_script([str(program)], engine="none", forked=True)
+        return json.loads((tmp_path / "result.json").read_text())
+
+    return run
 
 
 @pytest.mark.processes
-def test_a_v2_program_runs_with_its_own_imports(tmp_path: Path) -> None:
+def test_a_v2_program_runs_with_its_own_imports(run: Make, tmp_path: Path) -> None:
     program = """
         from tfdist.estimator import enable_compat
         enable_compat()
@@ -70,7 +70,7 @@ def test_a_v2_program_runs_with_its_own_imports(tmp_path: Path) -> None:
         )
         json.dump({"step": int(results["global_step"])}, open("result.json", "w"))
     """
-    assert _run(program, tmp_path) == {"step": 2}
+    assert run(program) == {"step": 2}
     assert (tmp_path / "model" / "checkpoint").exists()
 
 
@@ -133,8 +133,8 @@ _V1_PROGRAM = """
 
 
 @pytest.mark.processes
-def test_a_v1_program_runs_with_its_own_imports(tmp_path: Path) -> None:
-    result = _run(_V1_PROGRAM, tmp_path)
+def test_a_v1_program_runs_with_its_own_imports(run: Make) -> None:
+    result = run(_V1_PROGRAM)
     assert result == {
         "loss": pytest.approx(0.0256),  # The output goes 0, 0.6, 0.84; its error 1, 0.4, 0.16.
         "exported": True,
