@@ -17,9 +17,7 @@ Make = Callable[..., Any]
 
 
 @pytest.fixture
-def run(
-    fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Any]:
+def run(fake_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """Runs a program in a process of its own and returns what it wrote to result.json."""
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     monkeypatch.chdir(tmp_path)
