@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -70,8 +69,7 @@ def run_to_fault(
 ) -> Callable[..., Seen]:
     """Starts the training, under the launcher or mpirun, and waits until nothing of it is left.
 
-    The launcher, its agents and the workers are forked, unless a signal kills the launcher: they
-    have TensorFlow imported then.
+    The launcher, its agents and the workers are forked: they have TensorFlow imported then.
     """
     monkeypatch.chdir(tmp_path)
 
@@ -90,12 +88,10 @@ def run_to_fault(
         note = Path(f"{model_dir}.fault")
         arguments = (str(PROGRAMS[program]), str(model_dir), fault, moment, str(worker))
         launched = ("run", *_SHOWN, "--engine", engine, "--num-instances", str(num_workers))
-        words = [*launched, *options, "--", sys.executable, *arguments]
         if engine == "mpirun":
-            start = _start([*_mpirun(num_workers), *arguments], tmp_path / "output")
-        elif to_launcher == signal.SIGKILL:
-            start = _start([sys.executable, "-m", "tfdist", *words], tmp_path / "output")
+            start = _start_mpirun(num_workers, arguments, tmp_path / "output")
         else:
+            words = [*launched, *options, "--", sys.executable, *arguments]
             start = _fork(fake_cluster, words)
         with start as (launcher, read_output):
             started = wait_until(
@@ -123,21 +119,22 @@ def _grandchildren() -> list[psutil.Process]:
     return [one for child in children for one in child.children(recursive=True)]
 
 
-def _mpirun(num_workers: int) -> list[str]:
-    """Returns the command that docs/horovod.md shows."""
+@contextlib.contextmanager
+def _start_mpirun(
+    num_workers: int, arguments: Sequence[str], output: Path
+) -> Iterator[tuple[Any, Callable[[], str]]]:
+    """Starts mpirun as docs/horovod.md shows, and returns it with a reader of its output."""
     mpirun = find_mpirun()
     assert mpirun is not None
-    return [mpirun, "-np", str(num_workers), "-H", f"localhost:{num_workers}", sys.executable]
-
-
-@contextlib.contextmanager
-def _start(command: Sequence[str], output: Path) -> Iterator[tuple[Any, Callable[[], str]]]:
-    """Starts a launcher with the training, and returns it with a reader of its output."""
-    environment = {**os.environ, **_ENVIRONMENT}
-    if command[0] != sys.executable:
-        environment = mpirun_environment(command[0], environment)
+    places = ("-np", str(num_workers), "-H", f"localhost:{num_workers}")
+    environment = mpirun_environment(mpirun, {**os.environ, **_ENVIRONMENT})
     with output.open("wb") as file:
-        launcher = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+        launcher = subprocess.Popen(
+            [mpirun, *places, sys.executable, *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
     try:
         yield launcher, lambda: output.read_text(errors="replace")
     finally:
@@ -147,7 +144,7 @@ def _start(command: Sequence[str], output: Path) -> Iterator[tuple[Any, Callable
 
 @contextlib.contextmanager
 def _fork(cluster: Any, words: Sequence[str]) -> Iterator[tuple[Any, Callable[[], str]]]:
-    """Starts a launcher with these arguments, which forks what it starts, as `_start` does."""
+    """Does the same with a launcher with these arguments, which forks what it starts."""
     command = [FORKING_LAUNCHER, *words]
     with cluster.start_script(command, engine="none", env=_ENVIRONMENT, forked=True) as script:
         yield script.workers[0], script.workers[0].text
