@@ -32,9 +32,9 @@ def test_a_stage_never_keeps_more_activations_than_its_schedule_says(
     layered: Any, quiet: Quiet, samples: Any, tmp_path: Path, schedule: Schedule, allowed: list[int]
 ) -> None:
     strategy = PipelinedExecution("B1", "B2", "B3", schedule=schedule)
-    options = quiet(strategy, gradient_accumulation=8, enable_profiling=tmp_path)
+    options = quiet(strategy, gradient_accumulation=6, enable_profiling=tmp_path)
     train = training_model(layered(3), options)
-    inputs, labels = samples(16)
+    inputs, labels = samples(12)
     train(inputs, labels)
     program = program_of(train)
     for _ in range(10):
