@@ -1,7 +1,7 @@
 """Trains a line through twelve points with host_call: alone, over gRPC or over Horovod.
 
-All workers together see all points in every step, so that any number of them trains the same. Each
-leaves its weights in OUT, under its own index.
+All workers together see all points in every step, so that any number of them trains the same; with
+--shuffle each takes two of its own. Each leaves its weights in OUT, under its own index.
 """
 
 import argparse
@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", choices=["none", "grpc", "horovod"], default="none")
     parser.add_argument("--num-steps", type=int, default=20)
+    parser.add_argument("--shuffle", action="store_true")
     parser.add_argument("--seconds-per-step", type=float, default=0.0)
     parser.add_argument("--unreachable-after-s", type=int)
     parser.add_argument("--model-dir")
@@ -52,6 +53,8 @@ def train(arguments: argparse.Namespace, strategy: tf.compat.v1.distribute.Strat
     def input_fn() -> tf.data.Dataset:
         own = POINTS[index::workers]
         examples = tf.data.Dataset.from_tensor_slices((own, 3.0 * own - 1.0)).repeat()
+        if arguments.shuffle:
+            return examples.shuffle(len(own), seed=5).batch(2)
         return examples.batch(len(own))
 
     def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> tfe.EstimatorSpec:
