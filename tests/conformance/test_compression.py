@@ -1,6 +1,5 @@
 """Gradients in half precision, between real workers over both engines."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 def _step_with_known_gradients(kind: str) -> dict[str, Any]:
     """Makes one step of gradient descent from 0: each weight is the sum of its gradients then."""
     import numpy as np
-    import tensorflow as tf
     import tensorflow.compat.v1 as v1
 
     from tfdist.strategies import strategy_for_run
@@ -90,7 +88,7 @@ def test_one_step_is_off_by_no_more_than_is_stated(
 
 # The Estimator's workers exchange directly over gRPC.
 def test_twenty_steps_end_near_those_in_float32_with_bit_equal_weights(
-    train_once: Any, train_alone: Any
+    train_once: Any, train_alone: Any, read_events: Any
 ) -> None:
     options = {"has_embedding": True, "steps": 20}
     together = train_once("grpc", local_batch=8, compression="bf16", **options)
@@ -102,11 +100,5 @@ def test_twenty_steps_end_near_those_in_float32_with_bit_equal_weights(
     assert 0 < max(differences) < ROUNDING["bf16"]
     # The loss that is reported is exact.
     own = np.mean([worker["losses"][0] for worker in together])
-    events = next(Path(together[0]["model_dir"]).glob("events.out.tfevents.*"))
-    written = [
-        value.simple_value
-        for event in tf.compat.v1.train.summary_iterator(str(events))
-        for value in event.summary.value
-        if value.tag == "loss"
-    ]
+    written = [value for _, value in read_events(together[0]["model_dir"])["loss"]]
     np.testing.assert_allclose(written[0], own, rtol=1e-6)

@@ -29,20 +29,14 @@ def test_two_workers_equal_one_with_the_double_batch(
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_reported_loss_is_the_mean_over_the_workers(
-    train_once: Any, train_alone: Any, engine: str
+    train_once: Any, train_alone: Any, read_events: Any, engine: str
 ) -> None:
     together = train_once(engine, optimizer="adam", local_batch=8)
     alone = train_alone(optimizer="adam", local_batch=16)
     own = [worker["losses"] for worker in together]  # what model_fn computed on each worker
     np.testing.assert_allclose(np.mean(own, axis=0), alone["losses"], atol=1e-6)
     assert own[0] != own[1]
-    events = next(Path(together[0]["model_dir"]).glob("events.out.tfevents.*"))
-    written = [
-        value.simple_value
-        for event in tf.compat.v1.train.summary_iterator(str(events))
-        for value in event.summary.value
-        if value.tag == "loss"
-    ]
+    written = [value for _, value in read_events(together[0]["model_dir"])["loss"]]
     np.testing.assert_allclose(written, alone["losses"][:1], atol=1e-6)
 
 

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as v1
 import tfdist.estimator as tfe
 from tfdist.estimator import EvalSpec, TrainSpec, train_and_evaluate
 from tfdist.estimator.checkpoints.training_end import remove_end, write_end
+from tfdist.strategies import MultiWorkerStrategy
 
 Make = Callable[..., Any]
 
@@ -243,7 +244,17 @@ def test_without_checkpoints_there_is_nothing_to_evaluate(
         )
 
 
-# The evaluator task, whose work is done in one process.
+# A cluster of one worker and an evaluator, each of which works in its own process.
+
+
+def test_one_worker_beside_an_evaluator_waits_for_no_server(
+    make_estimator: Make, numbers: Make, monkeypatch: pytest.MonkeyPatch, logged: list[str]
+) -> None:
+    cluster = {"worker": ["localhost:1"], "evaluator": ["localhost:2"]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    make_estimator(train_distribute=MultiWorkerStrategy()).train(numbers(), max_steps=1)
+    assert any(line.startswith("Saving checkpoints for 1 ") for line in logged), logged
 
 
 @pytest.fixture

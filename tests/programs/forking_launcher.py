@@ -15,6 +15,7 @@ as always. The fork server of the tests forks mpirun's agents, as it forks the r
 import atexit
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,8 +60,10 @@ def _with_forked_agents(command: Sequence[str]) -> list[str]:
     for place in reversed(range(len(words) - len(_AGENT))):
         end = place + len(_AGENT)
         if words[place:end] == _AGENT:
+            folder = tempfile.mkdtemp(dir=os.getcwd())  # A test's own, should this be killed.
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
             job = Job(
-                folder=tempfile.mkdtemp(),
+                folder=folder,
                 name="",
                 environ={},
                 cwd=os.getcwd(),
@@ -69,7 +72,7 @@ def _with_forked_agents(command: Sequence[str]) -> list[str]:
                 sys_path=tuple(sys.path),
                 grace_s=_AGENT_GRACE_S,
             )
-            path = Path(job.folder, "job")
+            path = Path(folder, "job")
             path.write_text(job.to_json())
             rank = ("tfdist.testing.mpi_rank", str(path), socket_path)
             words[place : end + 1] = python_command(*rank, with_packages=False)
