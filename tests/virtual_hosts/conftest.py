@@ -102,16 +102,10 @@ def check_weights(
     train_linear: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Path, int], None]:
     """Checks that the workers' weights in a folder equal those of one process."""
-    from argparse import Namespace
-
     folder = tmp_path_factory.mktemp("one-process")
-    arguments = Namespace(
-        num_steps=20,
-        seconds_per_step=0.0,
-        model_dir=str(folder),
-        out=str(folder),
-    )
-    runpy.run_path(train_linear)["train"](arguments, None)
+    program = runpy.run_path(train_linear)
+    arguments = program["parse_arguments"]([f"--model-dir={folder}", f"--out={folder}"])
+    program["train"](arguments, None)
     expected = json.loads((folder / "0").read_text())
 
     def check(out: Path, num_workers: int) -> None:

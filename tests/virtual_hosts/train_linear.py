@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # Not in the tests' own process.
@@ -27,6 +28,16 @@ POINTS = np.linspace(-1.0, 1.0, 12, dtype=np.float32)[:, None]
 
 
 def main() -> None:
+    arguments = parse_arguments()
+    v1.logging.set_verbosity(v1.logging.INFO)
+    if arguments.unreachable_after_s is not None:
+        sockets._UNREACHABLE_S = arguments.unreachable_after_s
+    strategies = {"none": lambda: None, "grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
+    strategy = strategies[arguments.strategy]()
+    train(arguments, strategy)
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", choices=["none", "grpc", "horovod"], default="none")
     parser.add_argument("--num-steps", type=int, default=20)
@@ -35,13 +46,7 @@ def main() -> None:
     parser.add_argument("--unreachable-after-s", type=int)
     parser.add_argument("--model-dir")
     parser.add_argument("--out")
-    arguments = parser.parse_args()
-    v1.logging.set_verbosity(v1.logging.INFO)
-    if arguments.unreachable_after_s is not None:
-        sockets._UNREACHABLE_S = arguments.unreachable_after_s
-    strategies = {"none": lambda: None, "grpc": MultiWorkerStrategy, "horovod": HorovodStrategy}
-    strategy = strategies[arguments.strategy]()
-    train(arguments, strategy)
+    return parser.parse_args(words)
 
 
 def train(arguments: argparse.Namespace, strategy: tf.compat.v1.distribute.Strategy | None) -> None:
