@@ -83,7 +83,7 @@ def positive(kind: type) -> object:
             raise argparse.ArgumentTypeError(f"{text} is not above 0")
         return value
 
-    parse.__name__ = f"positive_{kind.__name__}"
+    parse.__name__ = f"positive {kind.__name__}"
     return parse
 
 

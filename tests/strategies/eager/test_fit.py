@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.strategies import LocalStrategy
-from tfdist.strategies.eager.fit import FitRun
+from tfdist.strategies.eager.fit import FitRun, current_fit
 
 LIBRARIES = ["keras", "tf_keras"]
 STEPS = 8
@@ -114,8 +114,9 @@ def test_a_model_that_a_callback_trains_has_its_own_logs(library: str) -> None:
     class Trains(base):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if batch == 3:
-                strategy = self.model.distribute_strategy
+                strategy, outer = self.model.distribute_strategy, current_fit()
                 _fit(library, [_recording(base, inner)], strategy=strategy)
+                assert current_fit() is outer is not None
 
     history = _fit(library, [Trains()], y=3 * Y).history
     logs = [list(one.values()) for one in inner]
