@@ -212,9 +212,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             if is_building_model():
                 return tf.nest.map_structure(_own_value, value)
             return tf.nest.map_structure(lambda v: self._reduce_to(reduce_op, v, v), value)
-        return self.reducer.reduce([_parts_of(value)], mean=is_mean(reduce_op), name="all_reduce")[
-            0
-        ]
+        return self._combined([_parts_of(value)], reduce_op)[0]
 
     def _batch_reduce_to(
         self,
@@ -226,9 +224,19 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         # Optimizers reduce gradients, and give their variables as destinations. Other code reduces
         # other values, such as losses.
         if not all(isinstance(to, tf.Variable) for _, to in value_destination_pairs):
-            return self.reducer.reduce(values, mean=is_mean(reduce_op), name="all_reduce")
+            return self._combined(values, reduce_op)
         names = [_name_of(to) for _, to in value_destination_pairs]
         return self.reducer.reduce_gradients(values, names, mean=is_mean(reduce_op))
+
+    def _combined(self, values: Sequence[Any], reduce_op: Any) -> list[Any]:
+        """Combines values that are no optimizer's, as far as is known, over all replicas."""
+        return self.reducer.reduce(
+            values,
+            mean=is_mean(reduce_op),
+            name="all_reduce",
+            # In TensorFlow 2 they may be gradients to clip: rows stay apart, as in one process.
+            adds_equal_rows=not is_tensorflow_2(),
+        )
 
     def sums_of_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Adds gradients over all replicas; rows of slices stay apart, those of each replica.

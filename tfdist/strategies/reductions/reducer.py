@@ -89,7 +89,13 @@ class Reducer:
         return f"bucket size {size}, bucketing threshold {threshold}{sent}"
 
     def reduce(
-        self, values: Sequence[Parts], *, mean: bool, name: str, names: Sequence[str] = ()
+        self,
+        values: Sequence[Parts],
+        *,
+        mean: bool,
+        name: str,
+        names: Sequence[str] = (),
+        adds_equal_rows: bool = True,
     ) -> list[Value]:
         """Combines values, such as losses, over all replicas.
 
@@ -100,12 +106,14 @@ class Reducer:
           name: Prefix of the ops' names.
           names: The name that each value belongs to: values of other names, or in another order,
             are not mixed with each other.
+          adds_equal_rows: As in `reduce_gradients`.
 
         Returns:
           One value per input, of its shape and dtype, on the host.
         """
         sources, gates = path.ungated(values, self._leaves_early)
-        reduced = self._reduce(sources, names, mean, name, None, self.adds_equal_rows)
+        adds = self.adds_equal_rows and adds_equal_rows
+        reduced = self._reduce(sources, names, mean, name, None, adds)
         return path.gated(reduced, gates)
 
     def reduce_gradients(
