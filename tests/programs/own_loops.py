@@ -140,7 +140,7 @@ def gather(strategy: Any) -> dict[str, Any]:
     in_function = tf.function(lambda: strategy.gather(strategy.run(rows), axis=0))
     return {
         "own_rows": strategy.gather(rows_of_all, axis=0),
-        "own_columns": strategy.gather(columns, axis=1),
+        "own_columns": strategy.gather(columns, axis=-1),
         "own_in_function": in_function(),
     }
 

@@ -211,7 +211,8 @@ class Reducer:
         if self.collectives.num_workers == 1:
             return value
         # The engine gathers along axis 0.
-        order = [axis, *(i for i in range(value.shape.rank) if i != axis)]
+        axes = list(range(value.shape.rank))
+        order = [axes.pop(axis), *axes]  # The axis may be negative.
         back = [order.index(i) for i in range(value.shape.rank)]
         with tf.device(HOST):
             gathered = self.collectives.gather(tf.transpose(value, order), "gather")
