@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.strategies import LocalStrategy
+from tfdist.strategies.eager.replica_variable import AggregationError
 
 # Ops that TensorFlow executes at once; it may read a variable's handle by itself.
 READS: dict[str, Callable[[Any], Any]] = {
@@ -67,3 +68,27 @@ def test_a_read_in_the_code_of_a_replica_is_its_own(
 
     values = tf.function(read)() if in_function else read()
     np.testing.assert_array_equal(values, [[1.0, 10.0], [2.0, 20.0]])
+
+
+def test_a_replica_updates_rows_of_its_own_value_alone(
+    strategy: LocalStrategy, variable: tf.Variable
+) -> None:
+    strategy.run(lambda: variable.scatter_add(_row(100.0 * _number(), 1)))
+    own = strategy.experimental_local_results(strategy.run(variable.read_value))
+    np.testing.assert_array_equal(own, [[1.0, 110.0], [2.0, 220.0]])
+
+
+def test_rows_outside_of_replicas_are_those_of_all_or_refused(
+    strategy: LocalStrategy, variable: tf.Variable
+) -> None:
+    with strategy.scope():
+        average = tf.Variable([1.0, 2.0], trainable=False)  # Of each replica, without aggregation.
+    average.scatter_update(_row(5.0, 1), name="update")
+    own = strategy.experimental_local_results(strategy.run(average.read_value))
+    np.testing.assert_array_equal(own, [[1.0, 5.0], [1.0, 5.0]])
+    with pytest.raises(AggregationError, match=r"Variable:0\.scatter_max outside strategy\.run"):
+        variable.scatter_max(_row(5.0, 1))
+
+
+def _row(value: Any, index: int) -> tf.IndexedSlices:
+    return tf.IndexedSlices(tf.reshape(value, [1]), tf.constant([index]))

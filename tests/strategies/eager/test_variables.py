@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist.strategies import LocalStrategy
-from tfdist.strategies.eager.variables import AggregationError, EagerVariables, ModelsDifferError
+from tfdist.strategies.eager.replica_variable import AggregationError
+from tfdist.strategies.eager.variables import EagerVariables, ModelsDifferError
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.reductions.reducer import Reducer
 

@@ -95,7 +95,10 @@ def _accept_chief(
     while not patience.is_over():
         patience.report(chief)
         for listener in select.select(listeners, (), (), POLL_S)[0]:
-            connection, _ = listener.accept()
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # The connection is closed again.
+                continue
             if _is_chief(connection, members):
                 connection.settimeout(None)
                 return connection

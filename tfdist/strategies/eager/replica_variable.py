@@ -12,6 +12,7 @@ all evaluate and save the same ones.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.keras_step import current_step, own_rows
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
@@ -32,11 +34,21 @@ from tfdist.strategies.values.replica_context import (
 
 _Aggregation = tf.VariableAggregation
 
+# The updates of some of a variable's rows.
+SCATTERS = (
+    *("scatter_add", "scatter_sub", "scatter_update", "scatter_max", "scatter_min", "scatter_mul"),
+    *("scatter_div", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_nd_max"),
+    *("scatter_nd_min", "batch_scatter_update"),
+)
 # A prime, so that seeds that a program counts up do not meet those of other replicas.
 SEED_STEP = 15_485_863
 _numbers = itertools.count()
 # Those of this process that are still in use, in the order of their creation.
 _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
+
+
+class AggregationError(OneLineError, ValueError):
+    """A variable that is updated does not say how the replicas' values are combined."""
 
 
 class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
@@ -148,6 +160,19 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
             return super().assign_sub(delta, *args, **kwargs)
         return self.assign_add(-tf.cast(delta, self.dtype))
 
+    def scatter(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a method of TensorFlow's variable that updates some rows."""
+        method = getattr(ResourceVariable, name)
+        if not self._is_for_one():
+            if self._is_on_read:
+                raise AggregationError(
+                    f"{self.name}.{name} outside strategy.run would change the first replica's "
+                    f"share of the value alone. Call assign there, or call {name} in strategy.run."
+                )
+            for other in self._others:
+                method(other, *args, **kwargs)
+        return method(self, *args, **kwargs)
+
     def _is_for_one(self) -> bool:
         """Returns whether an assignment is for the replica whose code is running."""
         if "number" not in self.__dict__:
@@ -213,6 +238,10 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     def note_update(self) -> None:
         """Notes that a replica's code may have changed its own values."""
         self._is_equal = False
+
+
+for _name in SCATTERS:
+    setattr(ReplicaVariable, _name, functools.partialmethod(ReplicaVariable.scatter, _name))
 
 
 class _HiddenHandle:

@@ -21,7 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.eager.replica_variable import ReplicaVariable, SeedVariable
+from tfdist.strategies.eager.replica_variable import (
+    SCATTERS,
+    AggregationError,
+    ReplicaVariable,
+    SeedVariable,
+)
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import ResourceVariable, constructor_arguments
@@ -39,13 +44,8 @@ _SEED_NAME = "seed_generator_state"
 # A tf.train.Checkpoint makes it when it saves or restores, which worker 0 may do alone.
 _OF_ONE_WORKER = ("save_counter",)
 _NO_NUMBERS = (tf.string, tf.resource, tf.variant)
-# The updates of a variable. A replica's code may call the first ones.
+# The updates of a variable that a replica's code may call.
 _COMBINED = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
-_NOT_COMBINED = (
-    *("scatter_update", "scatter_max", "scatter_min", "scatter_mul", "scatter_div"),
-    *("scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_nd_max"),
-    *("scatter_nd_min", "batch_scatter_update"),
-)
 # Of a variable's name, dtype and shape, and of a value that their message has room for.
 _DESCRIPTION_BYTES, _SMALL_BYTES = 160, 3936
 
@@ -54,10 +54,6 @@ class ModelsDifferError(OneLineError, ValueError):
     """The workers make different variables."""
 
     exit_code: ClassVar[int] = 1
-
-
-class AggregationError(OneLineError, ValueError):
-    """A replica assigns a variable that does not say how the replicas' values are combined."""
 
 
 class EagerVariables:
@@ -219,7 +215,7 @@ def _updating(name: str) -> Callable[..., Any]:
     return update
 
 
-for _name in (*_COMBINED, *_NOT_COMBINED):
+for _name in {*_COMBINED, *SCATTERS}:
     setattr(SharedVariable, _name, _updating(_name))
 
 
