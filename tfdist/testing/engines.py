@@ -15,7 +15,7 @@ _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "2",  # warnings and errors
     "TF_USE_LEGACY_KERAS": "1",
     "OMP_NUM_THREADS": "1",  # the workers share the cores
-    "HOROVOD_CYCLE_TIME": "10",  # ms; with a strategy's 0.1 a rank takes half a core while it waits
+    "HOROVOD_CYCLE_TIME": "5",  # ms; with a strategy's 0.1 a rank takes half a core while it waits
     "PYTHONUNBUFFERED": "1",  # a killed script leaves its last line
 }
 # The test's own process may be part of a run.
