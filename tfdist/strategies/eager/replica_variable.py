@@ -48,7 +48,7 @@ _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
 
 
 class AggregationError(OneLineError, ValueError):
-    """A variable that is updated does not say how the replicas' values are combined."""
+    """A variable is updated in a way in which the values of its replicas cannot be combined."""
 
 
 class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
