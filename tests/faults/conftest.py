@@ -14,9 +14,10 @@ from typing import Any
 
 import psutil
 import pytest
-from forking_launcher import FORKING_LAUNCHER
+from forking_launcher import FORKING_LAUNCHER, rank_command
 
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment
+from tfdist.testing.job import read_text
 from tfdist.testing.run import wait_until
 
 # What is trained: an Estimator's model, or a Keras model by `fit`.
@@ -64,12 +65,14 @@ class Seen:
 def run_to_fault(
     tmp_path: Path,
     fake_cluster: Any,
+    fake_cluster_server: Any,
     monkeypatch: pytest.MonkeyPatch,
     all_end: Callable[..., bool],
 ) -> Callable[..., Seen]:
     """Starts the training, under the launcher or mpirun, and waits until nothing of it is left.
 
-    The launcher, its agents and the workers are forked: they have TensorFlow imported then.
+    The launcher, its agents, the workers and mpirun's ranks are forked: they have TensorFlow
+    imported then.
     """
     monkeypatch.chdir(tmp_path)
 
@@ -89,7 +92,9 @@ def run_to_fault(
         arguments = (str(PROGRAMS[program]), str(model_dir), fault, moment, str(worker))
         launched = ("run", *_SHOWN, "--engine", engine, "--num-instances", str(num_workers))
         if engine == "mpirun":
-            start = _start_mpirun(num_workers, arguments, tmp_path / "output")
+            start = _start_mpirun(
+                num_workers, rank_command(arguments, tmp_path, fake_cluster_server), tmp_path
+            )
         else:
             words = [*launched, *options, "--", sys.executable, *arguments]
             start = _fork(fake_cluster, words)
@@ -121,22 +126,22 @@ def _grandchildren() -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def _start_mpirun(
-    num_workers: int, arguments: Sequence[str], output: Path
+    num_workers: int, rank: Sequence[str], folder: Path
 ) -> Iterator[tuple[Any, Callable[[], str]]]:
-    """Starts mpirun as docs/horovod.md shows, and returns it with a reader of its output."""
+    """Starts mpirun as docs/horovod.md shows, and returns it with a reader of all output."""
     mpirun = find_mpirun()
     assert mpirun is not None
     places = ("-np", str(num_workers), "-H", f"localhost:{num_workers}")
     environment = mpirun_environment(mpirun, {**os.environ, **_ENVIRONMENT})
-    with output.open("wb") as file:
+    with (folder / "mpirun.stderr").open("wb") as file:
         launcher = subprocess.Popen(
-            [mpirun, *places, sys.executable, *arguments],
+            [mpirun, *places, *rank],
             stdout=file,
             stderr=subprocess.STDOUT,
             env=environment,
         )
     try:
-        yield launcher, lambda: output.read_text(errors="replace")
+        yield launcher, lambda: "".join(map(read_text, sorted(folder.glob("*.std*"))))
     finally:
         launcher.kill()
         launcher.wait()

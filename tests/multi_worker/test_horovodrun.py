@@ -9,6 +9,7 @@ from typing import Any
 
 import fit_line
 import pytest
+from forking_launcher import rank_command
 
 from tfdist.testing import FakeCluster, engine_problem
 
@@ -59,18 +60,21 @@ fit_line.main(sys.argv[1])
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(fake_cluster_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two processes that have trained together have written."""
     path = tmp_path_factory.mktemp("horovodrun")
     program = path / "program.py"
     program.write_text(_PROGRAM)
     launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
     where = ["-H", "localhost:2", "--network-interfaces", "lo"]
-    command = [*launcher, *where, sys.executable, str(program), str(path)]
+    rank = rank_command([str(program), str(path)], path, fake_cluster_server)
     settings = {"OMP_NUM_THREADS": "1", "HOROVOD_CYCLE_TIME": "5"}  # The ranks share the cores.
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **settings}
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
+    ended = subprocess.run(
+        [*launcher, *where, *rank], env=environ, capture_output=True, text=True, timeout=120
+    )
+    said = [one.read_text() for one in path.glob("*.stderr")]
+    assert ended.returncode == 0, [ended.stderr, *said]
     return path
 
 

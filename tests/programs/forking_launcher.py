@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.launch.machine.processes import python_command
+from tfdist.testing.fake_cluster import _PRELOADED
 from tfdist.testing.job import Job
+from tfdist.testing.server_process import ServerProcess
 
 FORKING_LAUNCHER = __file__
 _POPEN = subprocess.Popen
@@ -52,6 +54,37 @@ class ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
         super().__init__(args, **options)
 
 
+def rank_command(
+    script: Sequence[str], folder: Path, server: ServerProcess | str, grace_s: float = 1.0
+) -> list[str]:
+    """Returns the command of an MPI rank: the fork server runs the script in its place.
+
+    What it prints is in the folder, in `worker-0.stdout` and `worker-0.stderr`.
+
+    Args:
+      script: A Python program and its arguments.
+      folder: A folder for this run alone.
+      server: The fork server, or its socket.
+      grace_s: The time from TERM to KILL.
+    """
+    if not isinstance(server, str):
+        server.preload(_PRELOADED)
+        server = server.socket_path
+    job = Job(
+        folder=str(folder),
+        name="",
+        environ={},
+        cwd=os.getcwd(),
+        command=(sys.executable, *script),
+        forked=True,
+        sys_path=tuple(sys.path),
+        grace_s=grace_s,
+    )
+    path = folder / "job"
+    path.write_text(job.to_json())
+    return python_command("tfdist.testing.mpi_rank", str(path), server, with_packages=False)
+
+
 def _with_forked_agents(command: Sequence[str]) -> list[str]:
     """Returns mpirun's command with ranks that ask the fork server for their agents."""
     words = list(command)
@@ -62,20 +95,8 @@ def _with_forked_agents(command: Sequence[str]) -> list[str]:
         if words[place:end] == _AGENT:
             folder = tempfile.mkdtemp(dir=os.getcwd())  # A test's own, should this be killed.
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            job = Job(
-                folder=folder,
-                name="",
-                environ={},
-                cwd=os.getcwd(),
-                command=(sys.executable, FORKING_LAUNCHER, "agent", words[end]),
-                forked=True,
-                sys_path=tuple(sys.path),
-                grace_s=_AGENT_GRACE_S,
-            )
-            path = Path(folder, "job")
-            path.write_text(job.to_json())
-            rank = ("tfdist.testing.mpi_rank", str(path), socket_path)
-            words[place : end + 1] = python_command(*rank, with_packages=False)
+            agent = (FORKING_LAUNCHER, "agent", words[end])
+            words[place : end + 1] = rank_command(agent, Path(folder), socket_path, _AGENT_GRACE_S)
     return words
 
 

@@ -1,4 +1,4 @@
-"""The program that mpirun starts for each rank: it starts the work, and ends as the work ends.
+"""The program that mpirun or horovodrun starts for each rank: it does the work, and ends with it.
 
 The rank of a call or a forked script is forked by the fork server, with the environment that mpirun
 gave to this process. This process stays until the rank ends: mpirun stops this one, then the server
@@ -23,7 +23,7 @@ def main(job_path: str, socket_path: str) -> None:
     die_with_parent(os.getppid())
     job = replace(
         Job.from_json(Path(job_path).read_text()),
-        name=f"worker-{os.environ['OMPI_COMM_WORLD_RANK']}",
+        name=f"worker-{os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['HOROVOD_RANK']}",
         environ=dict(os.environ),
     )
     starts_itself = job.command and not job.forked

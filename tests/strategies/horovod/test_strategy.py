@@ -3,9 +3,10 @@
 import os
 import re
 import subprocess
-import sys
+from typing import Any
 
 import pytest
+from forking_launcher import rank_command
 
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_command, mpirun_environment
 from tfdist.testing import engine_problem
@@ -41,19 +42,26 @@ os.write(1, f"watched: {run._watched.watch.membership is watch.membership}\\n".e
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> "subprocess.CompletedProcess[str]":
+def ended(
+    fake_cluster_server: Any, tmp_path_factory: pytest.TempPathFactory
+) -> "subprocess.CompletedProcess[str]":
     """The program in two ranks, over TCP and with settings of the user's."""
     mpirun, folder = find_mpirun(), tmp_path_factory.mktemp("mpirun")
     assert mpirun is not None
     script = folder / "program.py"
     script.write_text(_PROGRAM)
-    command = list(mpirun_command(mpirun, 2, [sys.executable, str(script)]))
+    command = list(
+        mpirun_command(mpirun, 2, rank_command([str(script)], folder, fake_cluster_server))
+    )
     command[command.index("^tcp,ofi")] = "tcp,self"  # In place of shared memory.
     environ = mpirun_environment(mpirun, {**os.environ, "TMPDIR": str(folder)})
     own = {"HOROVOD_CYCLE_TIME": "1", "OMPI_MCA_btl_tcp_if_include": "lo", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
+    done = subprocess.run(
         command, env={**environ, **own}, capture_output=True, text=True, timeout=120
     )
+    done.stdout += "".join(path.read_text() for path in folder.glob("*.stdout"))
+    done.stderr += "".join(path.read_text() for path in folder.glob("*.stderr"))
+    return done
 
 
 def test_open_mpi_takes_the_settings_without_a_word_and_the_users_stay(
