@@ -38,8 +38,7 @@ def init_popdist(args):
 # Digestion.
 def input_fn():
   (images, labels), _ = tf.keras.datasets.mnist.load_data()
-  dataset = tf.data.Dataset.from_tensor_slices(
-      ((images[..., None] / 255.0).astype("float32"), labels.astype("int32")))
+  dataset = tf.data.Dataset.from_tensor_slices((images[..., None], labels.astype("int32")))
   # The instances take parts of their own; within one, each replica takes batches of its own.
   dataset = dataset.shard(num_shards=popdist.getNumInstances(),
                           index=popdist.getInstanceIndex())
@@ -54,7 +53,8 @@ def model_fn(features, labels, mode):
       tf.keras.layers.Flatten(),
       tf.keras.layers.Dense(10)
   ])
-  logits = model(features, training=mode == tf.estimator.ModeKeys.TRAIN)
+  pixels = tf.cast(features, tf.float32) / 255.0
+  logits = model(pixels, training=mode == tf.estimator.ModeKeys.TRAIN)
   loss = tf.losses.sparse_softmax_cross_entropy(labels=labels, logits=logits)
   optimizer = tf.train.MomentumOptimizer(0.05, 0.9)
   train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())
