@@ -92,6 +92,9 @@ _OPTIONAL = {
     "keras.src.wrappers": "sklearn",
     "tensorflow.python.keras.engine.training_arrays_v1": "scipy.sparse",
     "tensorflow.python.keras.engine.training_v1": "scipy.sparse",
+    "tf_keras.src.engine.data_adapter": "pandas",
+    "tf_keras.src.engine.training_arrays_v1": "scipy.sparse",
+    "tf_keras.src.engine.training_v1": "scipy.sparse",
 }
 _LOADERS = {
     **dict.fromkeys(_LAZY, LazyLoader),
