@@ -32,7 +32,7 @@ RESUME = "--resume-training-from-checkpoint"
 HALF = ["--gradient-accumulation", "4"]
 NUMBER = r"\d+\.\d+"
 STEP = (
-    r"Step: \d+ / 19 - LR: 1\.00e-02 - total loss: N - mlm_loss: N - nsp_loss: N - "
+    r"Step: \d+ / 9 - LR: 1\.00e-02 - total loss: N - mlm_loss: N - nsp_loss: N - "
     r"mlm_acc: N % - nsp_acc: N %: throughput: N samples/sec"
 )
 # The log of the original, block by block.
@@ -51,12 +51,12 @@ TEMPLATE = [
     "Compiled/Loaded model in N secs",
     "-{59}",
     "-{21} Training Started -{20}",
-    *[STEP] * 20,
+    *[STEP] * 10,
     "-{59}",
     "-{20} Training Metrics -{21}",
     "global_batch_size: 16",
     "device_iterations: 1",
-    "training_steps: 20",
+    "training_steps: 10",
     "Training time: N secs",
     "-{59}",
 ]
@@ -72,7 +72,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def alone(data: list[str]) -> BertRun:
-    """A run of 20 steps on one device."""
+    """A run of 10 steps on one device."""
     return run_bert(*TINY, *data, *ONE_DEVICE)
 
 
@@ -92,7 +92,7 @@ def test_two_replicas_of_a_pipeline_log_the_losses_of_one_device(
 ) -> None:
     run = run_bert(*TINY, *data, *TWO_PIPELINES)
     assert run.code == 0
-    assert len(run.steps) == 20
+    assert len(run.steps) == 10
     _assert_equal(run.steps, alone.steps)
     for line, pattern in zip(run.lines, TEMPLATE, strict=True):
         assert re.fullmatch(pattern.replace("N", NUMBER), line)
@@ -165,21 +165,21 @@ def test_ctrl_c_finishes_the_step_and_saves_or_says_that_nothing_is_kept(
 def test_a_run_resumed_as_a_pipeline_logs_the_losses_of_an_undisturbed_one(
     alone: BertRun, data: list[str], tmp_path: Path
 ) -> None:
-    options = ["--checkpoint-output-dir", str(tmp_path), "--checkpoint-steps", "5"]
-    first = run_bert(*TINY, *data, *options, *ONE_DEVICE, "--training-steps", "9")
-    assert f"Saving checkpoint for step 5 to: {tmp_path}/model.ckpt-5" in first.lines
+    options = ["--checkpoint-output-dir", str(tmp_path), "--checkpoint-steps", "3"]
+    first = run_bert(*TINY, *data, *options, *ONE_DEVICE, "--training-steps", "5")
+    assert f"Saving checkpoint for step 3 to: {tmp_path}/model.ckpt-3" in first.lines
     last = run_bert(*TINY, *data, *options, RESUME, "--evaluate", "--export-dir", str(tmp_path))
     _assert_equal([*first.steps, *last.steps], alone.steps)
-    assert "---- Forwarding Data Loader until Checkpoint Step 9 ----" in last.lines
+    assert "---- Forwarding Data Loader until Checkpoint Step 5 ----" in last.lines
     table = (tmp_path / "training.csv").read_text().splitlines()
-    assert [row.partition(",")[0] for row in table[1:]] == [str(step) for step in range(1, 21)]
+    assert [row.partition(",")[0] for row in table[1:]] == [str(step) for step in range(1, 11)]
     _check_evaluation(last.figures)
     _check_export(last.figures["exported"])
-    _check_other_programs_checkpoint(str(tmp_path / "model.ckpt-9"), data)
+    _check_other_programs_checkpoint(str(tmp_path / "model.ckpt-10"), data)
 
 
 def _check_evaluation(figures: dict[str, Any]) -> None:
-    assert figures["held_out_global_step"] == 20
+    assert figures["held_out_global_step"] == 10
     assert 0 < figures["held_out_mlm_loss"] < figures["held_out_loss"] + 1
     assert 0 <= figures["held_out_nsp_acc"] <= 100
 

@@ -28,7 +28,9 @@ def half(vocabulary: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ber
     options = ["--precision", "16.16", "--auto-loss-scaling", "--training-steps", "8"]
     options += ["--profile-dir", str(folder / "profile"), "--vocab-file", vocabulary]
     options += ["--checkpoint-output-dir", str(folder / "model"), "--predict", "a [MASK] c"]
-    options += ["--recompute-checkpoint-every-layer", "false", "--evaluate"]
+    # Smaller graphs.
+    options += ["--recompute-checkpoint-every-layer", "false", "--stochastic-rounding", "false"]
+    options += ["--evaluate"]
     return run_bert(*TINY, *ONE_DEVICE, *options), folder
 
 
@@ -46,6 +48,12 @@ def test_weights_of_16_bits_learn_while_their_loss_scale_rises(
     assert saved["bert/pooler/dense/kernel"] == tf.float16
     assert newest.get_tensor("loss_scale/scale") > 1.0
     assert run.figures["held_out_mlm_loss"] < losses[0]
+
+
+def test_weights_of_16_bits_are_rounded_by_chance_unless_told_otherwise(modules: None) -> None:
+    for options, by_chance in (([], True), (["--stochastic-rounding", "false"], False)):
+        settings = load("arguments").parse([*TINY, "--precision", "16.16", *options])[0]
+        assert load("pretraining").device_config(settings).stochastic_rounding is by_chance
 
 
 def test_a_profile_shows_some_steps(half: tuple[BertRun, Path]) -> None:

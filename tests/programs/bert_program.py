@@ -14,7 +14,7 @@ SCRIPT = SCRIPTS["bert"]
 LENGTH, MASKS, WORDS = 16, 4, 100
 # A model that trains in milliseconds: a layer of 16, as a pipeline over two devices.
 TINY = [
-    *("--config", "unit_test", "--device-iterations", "1", "--training-steps", "20"),
+    *("--config", "unit_test", "--device-iterations", "1", "--training-steps", "10"),
     *("--num-hidden-layers", "1", "--hidden-size", "16", "--num-attention-heads", "2"),
     *("--sequence-length", str(LENGTH), "--mask-tokens", str(MASKS), "--vocab-size", str(WORDS)),
     *("--micro-batch-size", "2", "--layers-per-device", "0", "1"),
