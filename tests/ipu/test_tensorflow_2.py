@@ -53,12 +53,6 @@ def test_a_loop_sums_gradients_and_losses_over_the_replicas(
         assert one["loop"] == expected
 
 
-def test_fit_takes_the_mean_of_the_loss_over_the_replicas(instances: list[dict[str, Any]]) -> None:
-    first, second = 2.0, 2.0 - 0.5 * 2  # w before each step, whose loss is w * x.
-    for one in instances:
-        assert one["fit_w"] == ([first * 2, second * 2], second - 0.5 * 2)
-
-
 def test_arrays_are_an_instances_own(instances: list[dict[str, Any]]) -> None:
     from popdist_training import _data
 
@@ -68,7 +62,9 @@ def test_arrays_are_an_instances_own(instances: list[dict[str, Any]]) -> None:
         assert one["numpy"]["loss"] == pytest.approx(((x.sum(1) - y[:, 0]) ** 2).mean(), rel=1e-5)
 
 
-def test_a_loop_and_fit_give_the_same_losses_and_weights(instances: list[dict[str, Any]]) -> None:
+def test_a_loop_and_fit_of_arrays_give_the_same_losses_and_weights(
+    instances: list[dict[str, Any]],
+) -> None:
     (losses, weights), (fit_losses, fit_weights) = instances[0]["two_ways"]
     np.testing.assert_allclose(fit_losses, losses, rtol=1e-4)
     np.testing.assert_allclose(fit_weights, weights, rtol=1e-5)

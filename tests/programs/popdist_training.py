@@ -18,7 +18,6 @@ def run_all(library: str, folder: str) -> dict[str, Any]:
         "replicas": cases.strategy.num_replicas_in_sync,
         "initial": cases.initial(),
         "loop": cases.loop(),
-        "fit_w": cases.fit_w(),
         "numpy": cases.numpy(),
         "two_ways": [cases.own_loop(), cases.fit()],
         "training": cases.program(folder),
@@ -77,15 +76,6 @@ class _Cases:
 
         return [(float(train(tf.constant(float(x)))), float(w)) for x in range(10)]
 
-    def fit_w(self) -> tuple[list[float], float]:
-        """Returns the loss of each of two epochs of one step, x = 2 on every replica, and w."""
-        model = self._times_w(lambda y, p: p)
-        rows = self.popdist.getNumLocalReplicas()
-        batch = np.full([rows, 1], 2, np.float32)  # One row for each local replica.
-        history = model.fit(batch, batch, batch_size=1, epochs=2, verbose=0)
-        (w,) = model.get_weights()
-        return history.history["loss"], float(w.item())
-
     def numpy(self) -> dict[str, Any]:
         """Evaluates and predicts arrays, of which every instance has its own rows."""
         x, y = self._shard_of(*_data())
@@ -124,14 +114,15 @@ class _Cases:
         return losses, w.numpy()[:, 0].tolist()
 
     def fit(self) -> tuple[list[float], list[float]]:
-        """The same with `fit`: the losses of its steps are means so far."""
+        """The same with `fit` and arrays: the losses of its steps are means so far."""
         model = self._linear()
         model.set_weights([np.ones([3, 1], np.float32)])
         means: list[float] = []
         report = self.keras.callbacks.LambdaCallback(
             on_batch_end=lambda batch, logs: means.append(float(logs["loss"]))
         )
-        model.fit(self._dataset(1), epochs=1, verbose=0, callbacks=[report])
+        x, y = self._shard_of(*_data())
+        model.fit(x, y, batch_size=1, shuffle=False, verbose=0, callbacks=[report])
         sums = np.multiply(means, np.arange(1, len(means) + 1))
         return np.diff(sums, prepend=0).tolist(), model.get_weights()[0][:, 0].tolist()
 
@@ -227,14 +218,6 @@ class _Cases:
                 [self.keras.Input([3]), self.keras.layers.Dense(1, use_bias=False)]
             )
             model.compile(self.keras.optimizers.SGD(0.1), "mse", **compile_options)
-        return model
-
-    def _times_w(self, loss: Any) -> Any:
-        with self.strategy.scope():
-            layer = self.keras.layers.Dense(1, use_bias=False, kernel_initializer=self._constant())
-            model = self.keras.Sequential([layer])
-            model.build((None, 1))
-            model.compile(self.keras.optimizers.SGD(RATE), loss)
         return model
 
 
