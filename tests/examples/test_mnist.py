@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 SCRIPT = str(Path(__file__).parents[2] / "examples" / "mnist" / "train.py")
-GLOBAL_BATCH = 96
-NUM_STEPS = 110
+GLOBAL_BATCH = 48
+NUM_STEPS = 120
 OPTIONS = ["--num-steps", str(NUM_STEPS), "--learning-rate", "0.005"]
 
 

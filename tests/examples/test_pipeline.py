@@ -26,11 +26,13 @@ def _accuracy(stdout: str) -> float:
 
 
 def test_three_epochs_reach_90_percent_and_sharded_execution_has_the_same_first_one(
-    run_program: Callable[..., list[Any]],
+    run_program: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
-    [ran] = run_program([SCRIPT], engine="none")
+    smaller_calls = ["--device-iterations", "2", "--gradient-accumulation", "7"]
+    profile = ["--profile", "--profile-dir", str(tmp_path), "--test-batch-size", "100"]
+    [ran] = run_program([SCRIPT, *smaller_calls, *profile], engine="none")
     stdout, stderr = ran.stdout, ran.stderr
-    assert "Digits to train: 4,000 of 4,000" in stdout
+    assert "Digits to train: 3,920 of 4,000, 560 in a call" in stdout
     assert "Digits to test: 1,000 of 1,000" in stdout
     assert re.findall(r"^Epoch .*$", stdout, re.MULTILINE) == [
         "Epoch 1/3",
@@ -40,10 +42,13 @@ def test_three_epochs_reach_90_percent_and_sharded_execution_has_the_same_first_
     assert len(_epochs(stderr)) == 3
     assert stderr.count("Graph compilation:") == 2  # Built once to train, and once to test.
     assert _accuracy(stdout) >= 90  # Of digits that it has never seen.
+    assert stdout.splitlines()[-1].startswith(f"Profiles are in {tmp_path}")
+    for name, count in (("training", 7), ("inference", 10)):
+        _assert_each_device_is_at_work(tmp_path / name, count)
 
     # With the state on the host.
     options = ["--strategy", "sharded", "--offload-optimiser", "--debug", "--epochs", "1"]
-    [ran] = run_program([SCRIPT, *options, "--test-batch-size", "50"], engine="none")
+    [ran] = run_program([SCRIPT, *smaller_calls, *options], engine="none")
     stdout = ran.stdout
     assert _epochs(ran.stderr) == _epochs(stderr)[:1]
     stages = re.findall(r"^Stage (\w+) is on /device:(\S+)\.$", stdout, re.MULTILINE)
@@ -53,22 +58,13 @@ def test_three_epochs_reach_90_percent_and_sharded_execution_has_the_same_first_
     assert slots == ["CPU:0"] * 16  # Two for each of eight weights.
 
 
-def test_profiles_show_each_device_at_work(
-    run_program: Callable[..., list[Any]], tmp_path: Path
-) -> None:
-    options = ["--profile", "--profile-dir", str(tmp_path), "--epochs", "1"]
-    options += ["--device-iterations", "2", "--gradient-accumulation", "7"]
-    [ran] = run_program([SCRIPT, *options, "--test-batch-size", "100"], engine="none")
-    stdout = ran.stdout
-    assert stdout.splitlines()[-1].startswith(f"Profiles are in {tmp_path}")
-    assert "Digits to train: 3,920 of 4,000, 560 in a call" in stdout
-    for name, count in (("training", 7), ("inference", 10)):
-        text = (tmp_path / name / "timeline.txt").read_text()
-        assert text.startswith(f"PipelinedExecution: 4 stages x {count} micro-batches in ")
-        assert all(f"CPU:{number}" in text for number in (1, 2, 3, 4))
-        assert (tmp_path / name / "timeline.png").read_bytes().startswith(b"\x89PNG")
-        assert (tmp_path / name / "trace.json").exists()
-        assert list((tmp_path / name).glob("plugins/profile/*/*.xplane.pb"))
+def _assert_each_device_is_at_work(profile: Path, count: int) -> None:
+    text = (profile / "timeline.txt").read_text()
+    assert text.startswith(f"PipelinedExecution: 4 stages x {count} micro-batches in ")
+    assert all(f"CPU:{number}" in text for number in (1, 2, 3, 4))
+    assert (profile / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert (profile / "trace.json").exists()
+    assert list(profile.glob("plugins/profile/*/*.xplane.pb"))
 
 
 @pytest.mark.parametrize(
