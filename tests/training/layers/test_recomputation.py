@@ -237,12 +237,11 @@ def _encode(wrap: Wrap, layers_at_once: int = 1) -> tuple[int, list[Any]]:
 def test_an_encoder_of_8_layers_needs_a_third_of_the_memory_for_equal_gradients() -> None:
     plain, expected = _encode(_same)
     assert plain > 8 * 20 * 8 * 32 * 32 * 4  # At least 20 tensors of a layer's size in each.
-    for layers_at_once in (1, 4):
-        peak, gradients = _encode(recompute, layers_at_once)
-        assert peak < 0.35 * plain, (peak, plain)
-        assert len(gradients) == 8 * 6
-        for one, other in zip(gradients, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    peak, gradients = _encode(recompute, layers_at_once=4)
+    assert peak < 0.35 * plain, (peak, plain)
+    assert len(gradients) == 8 * 6
+    for one, other in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 # Bad input.
