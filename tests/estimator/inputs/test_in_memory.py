@@ -202,6 +202,17 @@ def test_bad_frames_are_refused(frame: pd.DataFrame) -> None:
         pandas_input_fn(frame, y, shuffle=False, target_column=1)  # type: ignore[arg-type]
 
 
+def test_no_rows_are_no_batches_and_cannot_be_shuffled_or_repeated(frame: pd.DataFrame) -> None:
+    assert _read(pandas_input_fn(frame[:0], shuffle=False)) == []
+    for options in ({"shuffle": True}, {"shuffle": False, "num_epochs": None}):
+        for input_fn in (
+            pandas_input_fn(frame[:0], **options),  # type: ignore[arg-type]
+            numpy_input_fn({"a": A[:0]}, **options),  # type: ignore[arg-type]
+        ):
+            with tf.Graph().as_default(), pytest.raises(ValueError, match="x has no rows"):
+                input_fn()
+
+
 def test_without_pandas_one_line_says_so(
     frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,11 @@ def _reader(
     With `order` it starts at a random row, and mixes `num_mixed` rows.
     """
     num_rows = len(arrays[0])
+    if not num_rows and (order or num_epochs is None):
+        raise ValueError(
+            "x has no rows, and shuffle=True and num_epochs=None need at least one. Give rows; "
+            "shuffle=False and num_epochs=1 take none, and yield no batch."
+        )
 
     def fresh() -> Iterator[Array]:
         if order is None:

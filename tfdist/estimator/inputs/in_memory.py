@@ -161,7 +161,8 @@ def pandas_input_fn(
     Returns:
       A function that returns features, or (features, labels). Features are a dict
       from column name to tensor [batch]. Labels are such a dict if y is a DataFrame, otherwise a
-      tensor [batch].
+      tensor [batch]. It raises ValueError if x has no rows, and `shuffle` is True or `num_epochs`
+      None.
 
     Raises:
       TypeError: If pandas is not installed, or `target_column` is not a string.
