@@ -108,6 +108,12 @@ def test_each_layout_trains_as_one_device_with_the_whole_batch(
     for number, (case, alone) in enumerate(zip(cases, train_alone(cases), strict=True)):
         one, *others = (worker[number] for worker in workers)
         assert one["unordered"] == [], case
+        if FEATURES[case[1]][0].get("is_scaled"):
+            # Doubled by two good steps, halved by the third, which is skipped, and kept.
+            assert alone["scales"] == [2.0**n for n in (15, 16, 15, 15)], case
+            loops = LAYOUTS[case[2]].get("iterations", 1)
+            assert one["scales"] == alone["scales"][loops - 1 :: loops], case
+            assert one["values"]["loss_scale/skipped_steps"] == 1, case
         for name, value in alone["values"].items():
             assert np.isfinite(value).all(), (case, name)
             close = np.allclose(one["values"][name], value, rtol=1e-6, atol=1e-6)

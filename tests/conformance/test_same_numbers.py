@@ -64,21 +64,6 @@ def test_a_table_that_is_looked_up_and_multiplied_is_reduced_in_parts(
     assert all("all_reduce" in name for name in filled), filled
 
 
-def test_an_overflow_on_one_worker_skips_the_step_on_all(train_once: Any, train_alone: Any) -> None:
-    """The loss overflows in the third step, on worker 1."""
-    options = {"optimizer": "scaled", "bad_row": 2 * 16 + 8 + 1}
-    together = train_once("grpc", iterations=3, variables_on_host=False, **options)
-    alone = train_alone(local_batch=16, **options)
-    assert alone["scales"] == [2.0**n for n in (15, 16, 15, 15, 16, 16)]
-    for worker in together:
-        assert worker["scales"] == alone["scales"][2::3]
-        assert worker["values"]["loss_scale/skipped_steps"] == 1
-        assert worker["values"]["global_step"] == 6
-        _assert_equal_values(worker, alone)
-        for name, value in together[0]["values"].items():
-            assert np.array_equal(value, worker["values"][name]), name
-
-
 @pytest.mark.parametrize(
     ("engine", "options"), [("grpc", {"iterations": 3}), ("none", {"num_replicas": 2})]
 )
@@ -163,11 +148,9 @@ def test_workers_end_with_bit_equal_weights_though_their_seeds_differ(
         engine,
         str(tmp_path),
         engine=engine,
-        num_workers=3,
         optimizer="adam",
         has_embedding=True,
         variables_on_host=variables_on_host,
     )
-    for other in workers[1:]:
-        for name, value in workers[0]["values"].items():
-            assert np.array_equal(value, other["values"][name]), name
+    for name, value in workers[0]["values"].items():
+        assert np.array_equal(value, workers[1]["values"][name]), name

@@ -12,11 +12,13 @@
 
 import atexit
 import gc
+import importlib.util
 import sys
 import typing
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import LazyLoader, find_spec
+from types import ModuleType
 from typing import Any
 
 sys.dont_write_bytecode = False
@@ -83,6 +85,24 @@ class _OtherLoaders:
         return spec
 
 
+class _NotRead(ModuleType):
+    """A module of `LazyLoader` that tells its name and its file without being read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__class__", "__file__", "__name__"):
+            return super().__getattribute__(name)
+        self.__class__ = importlib.util._LazyModule  # type: ignore[attr-defined]
+        return getattr(self, name)
+
+
+class _Lazy(LazyLoader):
+    """The loader of a module that is read when it is used, but not when AutoGraph looks for it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        module.__class__ = _NotRead
+
+
 _LAZY = ("h5py", "requests", "scipy.linalg", "scipy.ndimage", "scipy.stats")
 _OPTIONAL = {
     "keras.src.saving.file_editor": "IPython",
@@ -97,7 +117,7 @@ _OPTIONAL = {
     "tf_keras.src.engine.training_v1": "scipy.sparse",
 }
 _LOADERS = {
-    **dict.fromkeys(_LAZY, LazyLoader),
+    **dict.fromkeys(_LAZY, _Lazy),
     **{name: partial(_WithoutPackage, package=package) for name, package in _OPTIONAL.items()},
     "google.protobuf.text_format": _ThenPrintGraphsFast,
 }

@@ -19,6 +19,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import inspect
 import json
 import os
 import selectors
@@ -213,5 +214,8 @@ def _preload(modules: Sequence[str]) -> None:
     for module in modules:
         with contextlib.suppress(ImportError):  # not installed: the call reports it
             importlib.import_module(module)
+    # AutoGraph asks which module some code is from. The first answer reads the paths of all
+    # modules, a sixth of a second; each forked process has them then.
+    inspect.getmodule(compile("", "no file", "exec"))
     gc.collect()
     gc.freeze()  # collections in forked processes leave the shared pages alone
