@@ -230,7 +230,8 @@ def parse(
 
 def load_presets(file: Path) -> dict[str, dict[str, Any]]:
     """Returns all presets, by name; `defaults` is what others begin with."""
-    found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # C code, where PyYAML has it.
+    found = yaml.load(file.read_text(encoding="utf-8"), loader)
     return {name: values for name, values in found.items() if name != "defaults"}
 
 
