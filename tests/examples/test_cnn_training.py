@@ -30,6 +30,7 @@ LAYOUTS = {
     "replicas": (4, f"{DIVIDED} --loss-scaling 128"),
     "pipelines": (4, f"{DIVIDED} --pipeline --shards 2 --pipeline-schedule grouped"),
 }
+EACH_THIRD = ["--ckpts-per-epoch", "50"]  # Saves after each third step, and after the last one.
 
 LINE = re.compile(
     r"step: {6}3, iteration: {6}3, epoch: {3}0\.02, lr: {3}0\.05, loss: {2}\d\.\d{3}, "
@@ -50,7 +51,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, fake_cluster_server: Any) ->
         for layout, (batch, options) in LAYOUTS.items()
     ]  # fmt: skip
     norm = [*SMALL, *NORMS["batch"], "--batch-size", "24", "--weight-avg-N", "2"]
-    trainings.append([*norm, "--ckpts-per-epoch", "70", "--log-dir", str(folder / "norm")])
+    trainings.append([*norm, *EACH_THIRD, "--log-dir", str(folder / "norm")])
     try:
         [printed] = cluster.run(run_all, TRAIN, trainings, engine="none", timeout_s=240)
     finally:
@@ -85,15 +86,15 @@ def test_checkpoints_and_their_mean_are_validated_after_the_training_and_later(
     printed = alone["printed"]["norm"]
     validations = [line for line in printed.splitlines() if line.startswith("validation: ")]
     assert [re.findall(r"iteration: +(\d+)", line) for line in validations] == [
-        ["2"], ["4"], ["5"], ["5"],
+        ["3"], ["5"], ["5"],
     ]  # fmt: skip
     [again] = fake_cluster.run(
         run_all, VALIDATE, [["--restore-path", f"{run}/model.ckpt-5"]], engine="none"
     )
-    assert again == [f"{validations[2]}\n"]
+    assert again == [f"{validations[1]}\n"]
     rows = (run / "validation.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in rows[1:]] == [
-        "model.ckpt-2", "model.ckpt-4", "model.ckpt-5", "weight_avg_last_2", "model.ckpt-5",
+        "model.ckpt-3", "model.ckpt-5", "weight_avg_last_2", "model.ckpt-5",
     ]  # fmt: skip
 
 
@@ -126,8 +127,8 @@ def test_a_killed_run_goes_on_with_the_losses_of_an_undisturbed_one(
     assert "going on after step 2\n" in printed
     assert read_rows(restored) == read_rows(alone["folder"] / "norm")
     started_again = {"TFDIST_RESTART_COUNT": "1"}
-    parts = [*options, "--batch-size", "6", "--replicas", "2", "--log-all-instances"]
-    printed = fake_cluster.run(run_all, TRAIN, [parts], num_workers=2, env=started_again)
+    halves = [*options, "--batch-size", "12", "--log-all-instances"]
+    printed = fake_cluster.run(run_all, TRAIN, [halves], num_workers=2, env=started_again)
     assert "going on after step 2\n" in printed[0][0]
     assert printed[1] == [""]
     assert_equal(read_rows(tmp_path), read_rows(alone["folder"] / "norm"))
@@ -138,10 +139,10 @@ def test_a_run_from_a_checkpoint_has_the_losses_after_it(
     alone: dict[str, Any], fake_cluster: Any, tmp_path: Path
 ) -> None:
     [run] = (alone["folder"] / "norm").iterdir()
-    options = [*SAVING, *WHOLE, "--log-dir", str(tmp_path), "--restore-path", f"{run}/model.ckpt-2"]
+    options = [*SAVING, *WHOLE, "--log-dir", str(tmp_path), "--restore-path", f"{run}/model.ckpt-3"]
     [[printed]] = fake_cluster.run(run_all, TRAIN, [options], engine="none")
-    assert "going on after step 2\n" in printed
-    assert read_rows(tmp_path) == read_rows(alone["folder"] / "norm")[2:]
+    assert "going on after step 3\n" in printed
+    assert read_rows(tmp_path) == read_rows(alone["folder"] / "norm")[3:]
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_first_variable(
@@ -180,7 +181,7 @@ def test_a_run_begins_with_the_weights_of_another(
 ) -> None:
     [run] = (alone["folder"] / "norm").iterdir()
     options = [*SMALL, "--optimiser", "LARS", "--no-validation", "--log-dir", str(tmp_path)]
-    [is_equal] = fake_cluster.run(_train_from, options, f"{run}/model.ckpt-4", engine="none")
+    [is_equal] = fake_cluster.run(_train_from, options, f"{run}/model.ckpt-3", engine="none")
     assert is_equal
     assert [row["step"] for row in read_rows(tmp_path)] == [1, 2, 3, 4, 5]
 
@@ -208,7 +209,7 @@ def test_an_evaluator_validates_in_place_of_worker_0(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     launch = ["run", "--num-instances", "1", "--evaluator", "--log-dir", str(tmp_path / "logs")]
-    options = [*SMALL, *NORMS["batch"], "--ckpts-per-epoch", "70", *WHOLE]
+    options = [*SMALL, *NORMS["batch"], *EACH_THIRD, *WHOLE]
     options += ["--evaluator", "--weight-avg-N", "2", "--log-dir", str(tmp_path / "runs")]
     words = [FORKING_LAUNCHER, *launch, "--", sys.executable, TRAIN, *options]
     fake_cluster.run_script(words, engine="none", forked=True)
@@ -216,10 +217,10 @@ def test_an_evaluator_validates_in_place_of_worker_0(
         log.stem: re.findall(r"^validation: iteration: +(\d+),", log.read_text(), re.MULTILINE)
         for log in (tmp_path / "logs").glob("*[0-9r].log")
     }
-    assert validations == {"worker-0": [], "evaluator": ["2", "4", "5", "5"]}
+    assert validations == {"worker-0": [], "evaluator": ["3", "5", "5"]}
     names = ("iteration", "loss", "accuracy", "top_5_accuracy")
     validated = [
-        read_rows(folder, "validation", names)[:4]
+        read_rows(folder, "validation", names)[:3]
         for folder in (tmp_path / "runs", alone["folder"] / "norm")
     ]
     assert_equal(*validated)
