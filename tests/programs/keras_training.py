@@ -45,7 +45,7 @@ def train_with_callbacks(library: str, folder: str) -> dict[str, Any]:
         ],
     )
     last_loss = float(model.evaluate(data(), verbose=0)[0])
-    if index == 0:
+    if index == 0 and strategy.num_replicas_in_sync > 1:
         model.save(str(Path(folder, "model.keras" if is_keras_3 else "model")))
     return {
         "epochs": len(history.epoch),

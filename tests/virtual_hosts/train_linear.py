@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # Not in the tests' own process.
-    # TensorFlow does without these, and starts faster.
+    # TensorFlow does without these and without Keras 3, and starts faster.
     sys.modules.update(dict.fromkeys(("h5py", "pandas", "PIL", "scipy")))
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import numpy as np
 import tensorflow as tf
