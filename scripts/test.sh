@@ -39,5 +39,5 @@ if python -c 'import mkdocs, material, mkdocstrings_handlers.python' 2>/dev/null
 else
     printf '\n== the documentation site is not built: install the extra "docs"\n'
 fi
-# One more than the two cores of a small machine: many tests wait, for a limit or a start.
-check python -m pytest -n 3 "$@"
+# Twice the two cores of a small machine: many tests wait, for a limit or a start.
+check python -m pytest -n 4 "$@"

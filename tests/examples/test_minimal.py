@@ -10,6 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GLOBAL_BATCHES = {"bert": 16, "cnn": 32}
 NUM_STEPS = {"bert": 10, "cnn": 35}
+ENGINES = {"bert": "horovod", "cnn": "grpc"}
 LEARNING_RATES = {"bert": "0.002", "cnn": "0.3"}  # So that they learn in few steps.
 
 
@@ -28,7 +29,7 @@ def test_two_workers_learn_what_one_learns_with_their_global_batch(
     run_program: Callable[..., Any], sample_cache: Path, name: str
 ) -> None:
     alone = _train(run_program, sample_cache, name, engine="none")
-    together = _train(run_program, sample_cache, name, engine="grpc", num_workers=2)
+    together = _train(run_program, sample_cache, name, engine=ENGINES[name], num_workers=2)
     assert together == pytest.approx(alone, rel=0.01, abs=0.01)
     assert together["global_step"] == NUM_STEPS[name]
     assert together["loss"] < {"bert": 8.0, "cnn": 2.2}[name]  # Guessing: 8.99 and 2.30.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-# With `-n 3` the tests of a file run in one process, in order, as without it: they share what their
+# With `-n 4` the tests of a file run in one process, in order, as without it: they share what their
 # fixtures made. So do those of these folders, whose fixtures are more expensive.
 _ONE_PROCESS_FOLDERS = (
     "tests/faults/",
