@@ -20,6 +20,7 @@ from tfdist.cluster.rendezvous.sockets import Patience, port_taken_error
 from tfdist.process.endings import print_to_stderr
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.private_runtime import start_eager_server
+from tfdist.strategies.reductions.step_ids import make_step_ids_first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,8 @@ def start_server(
         membership=membership,
     )
     SERVERS[cluster.address(task)] = running
+    if cluster.worker_index(task) == 0:
+        make_step_ids_first(running.target)
     return running
 
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -27,6 +28,9 @@ from tensorflow.python.autograph.core import config as autograph
 
 # Lists the variables that a tf.train.Checkpoint saves, for a Saver, as a Scaffold does on finalize.
 from tensorflow.python.checkpoint.graph_view import ObjectGraphView
+
+# The class of every session, whose calls are announced; and what finds the fetches of a call.
+from tensorflow.python.client.session import BaseSession, _FetchHandler
 
 # mirrored_run runs a function in one thread per replica; the threads wait for each other where
 # gradients are reduced.
@@ -319,6 +323,51 @@ def call_prepared(session: v1.Session, call: Callable[[], Any]) -> Any:
     `make_callable` alone reports a failed operation without the place where it was made.
     """
     return session._do_call(call)
+
+
+def nodes_in_functions(op: tf.Operation) -> list[Any]:
+    """Returns the NodeDefs of the functions of a loop, a branch or a call, and of theirs."""
+    found, waiting = [], [op.node_def]
+    while waiting:
+        attributes = waiting.pop().attr.values()
+        for function in [f for one in attributes for f in (one.func, *one.list.func) if f.name]:
+            nodes = op.graph._get_function(function.name).cached_definition.node_def
+            found += nodes
+            waiting += nodes
+    return found
+
+
+def announce_calls(target: str, announce: Callable[[list[tf.Operation]], None]) -> None:
+    """Announces each new call of the sessions of a target, before it is made.
+
+    Args:
+      target: The target of the sessions: "grpc://host:port".
+      announce: It gets the operations that the call fetches or runs.
+    """
+    announced: WeakKeyDictionary[v1.Session, set[tuple[str, ...]]] = WeakKeyDictionary()
+    do_run, make_callable = BaseSession._do_run, BaseSession.make_callable
+
+    def announce_new(session: v1.Session, needed: Sequence[tf.Tensor | tf.Operation]) -> None:
+        names = tuple(one.name for one in needed)
+        known = announced.setdefault(session, set())
+        if names not in known:
+            known.add(names)
+            announce([one.op if isinstance(one, tf.Tensor) else one for one in needed])
+
+    def run(session: v1.Session, handle: Any, ops: Any, tensors: Any, *rest: Any) -> Any:
+        if session.sess_str == target.encode():
+            announce_new(session, [*ops, *tensors])
+        return do_run(session, handle, ops, tensors, *rest)
+
+    def make(
+        session: v1.Session, fetches: Any, feed_list: Any = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        if session.sess_str == target.encode() and feed_list is None:  # With it, `run` is called.
+            found = _FetchHandler(session.graph, fetches, {})
+            announce_new(session, [*found.targets(), *found.fetches()])
+        return make_callable(session, fetches, feed_list, accept_options)
+
+    BaseSession._do_run, BaseSession.make_callable = run, make
 
 
 def note_checkpoint(saver: v1.train.Saver, path: str) -> None:
