@@ -179,6 +179,24 @@ def test_a_port_that_was_taken_before_its_worker_could_is_replaced(
     note(fault_table, ("grpc", 2, "port taken", "start", 1), seen)
 
 
+def test_a_fit_that_is_started_again_ends_at_the_asked_step(
+    run_to_fault: Callable[..., Any],
+) -> None:
+    # tests/multi_worker/test_elastic.py has it of an Estimator.
+    seen = run_to_fault(
+        program="fit",
+        engine="grpc",
+        num_workers=2,
+        fault="kill",
+        moment="middle",
+        worker=1,
+        options=("--max-restarts", "1"),
+    )
+    assert seen.exit_code == 0, seen.output
+    assert "restart 1 of 1: worker 1 failed (signal SIGKILL" in seen.output
+    assert seen.last_step == 60
+
+
 def test_a_run_whose_disk_is_full_is_not_started_again(
     run_to_fault: Callable[..., Any], fault_table: list[tuple[str, ...]]
 ) -> None:
