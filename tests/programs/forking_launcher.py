@@ -59,7 +59,7 @@ def rank_command(
 ) -> list[str]:
     """Returns the command of an MPI rank: the fork server runs the script in its place.
 
-    What it prints is in the folder, in `worker-0.stdout` and `worker-0.stderr`.
+    What it prints is in the folder: `worker-1.stdout` and `worker-1.stderr` of rank 1.
 
     Args:
       script: A Python program and its arguments.
