@@ -177,7 +177,7 @@ def test_another_task_stops_only_once_the_checkpoint_of_the_step_is_there(
             with tf.Graph().as_default():
                 estimator.train(numbers(), steps=2)
 
-    monkeypatch.setattr("tfdist.estimator.early_stopping.time.sleep", sleep)
+    monkeypatch.setattr("tfdist.estimator.train.early_stopping.time.sleep", sleep)
     with tf.Graph().as_default():
         step = v1.assign_add(v1.train.create_global_step(), 1)
         with v1.train.SingularMonitoredSession(hooks=[hook]) as session:

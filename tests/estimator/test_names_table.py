@@ -8,7 +8,9 @@ import estimator_names as names
 import pytest
 
 import tfdist.estimator as tfe
-from tfdist.estimator import early_stopping, run_config, v1
+from tfdist.estimator import v1
+from tfdist.estimator.config import run_config
+from tfdist.estimator.train import early_stopping
 
 MODULES = {"v1": v1, "run_config": run_config, "early_stopping": early_stopping}
 

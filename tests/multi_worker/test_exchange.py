@@ -16,7 +16,7 @@ def _reduce_twice(num_runs: int = 2, piece_size_bytes: int | None = None) -> dic
     import tensorflow.compat.v1 as v1
 
     from tfdist.strategies import MultiWorkerStrategy
-    from tfdist.strategies.reductions import direct_exchange
+    from tfdist.strategies.grpc import direct_exchange
 
     direct_exchange._LEAST_SHARE_BYTES = 16 << 10
     strategy = MultiWorkerStrategy()

@@ -20,7 +20,7 @@ from snapshot_training import kill_of_start
 
 from tfdist.cluster.instances import Instance
 from tfdist.process.snapshot_folders import folder_of_host, folder_of_run, name_of_host
-from tfdist.strategies.eager import keras_snapshots
+from tfdist.strategies.keras import snapshots as keras_snapshots
 from tfdist.testing.run import wait_until
 
 ROWS, BATCH, EPOCHS, EVERY = 80, 8, 3, 5  # 10 steps an epoch

@@ -30,6 +30,7 @@ from tfdist.estimator.checkpoints.fit import CheckpointMismatchError
 from tfdist.estimator.checkpoints.warm_start import VocabInfo, WarmStartSettings
 from tfdist.estimator.checkpoints.writer import CheckpointSpaceError
 from tfdist.estimator.compat.enabling import enable_compat
+from tfdist.estimator.config.run_config import DeviceConfig, RunConfig
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.exporters import (
     BestExporter,
@@ -71,10 +72,9 @@ from tfdist.estimator.keras.conversion import model_to_estimator
 from tfdist.estimator.loop.model_check import ModelMismatchError
 from tfdist.estimator.missing import find_missing
 from tfdist.estimator.pipelined.spec import OptimizerFunctionOutput, PipelineEstimatorSpec
-from tfdist.estimator.run_config import DeviceConfig, RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
-from tfdist.estimator.train_and_evaluate import train_and_evaluate
-from tfdist.estimator.train_spec import EvalSpec, TrainSpec
+from tfdist.estimator.train.train_and_evaluate import train_and_evaluate
+from tfdist.estimator.train.train_spec import EvalSpec, TrainSpec
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
 
 _keras_version.choose()  # No import above has used `tf.keras` yet.

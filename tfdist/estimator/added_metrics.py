@@ -6,9 +6,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from tfdist.estimator.arguments import call_with, check_no_others
+from tfdist.estimator.config.arguments import call_with, check_no_others
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.estimator import Estimator
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
 

@@ -14,7 +14,12 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.environment import read_run
-from tfdist.estimator.arguments import (
+from tfdist.estimator.checkpoints import listing, warm_start
+from tfdist.estimator.checkpoints.model_dir_lock import locked
+from tfdist.estimator.checkpoints.recovery import newest_whole, recover, whole_at
+from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.checkpoints.writer import full_disk_named
+from tfdist.estimator.config.arguments import (
     InputFn,
     argument_names,
     call_with,
@@ -23,11 +28,13 @@ from tfdist.estimator.arguments import (
     checked_listeners,
     whole_steps,
 )
-from tfdist.estimator.checkpoints import listing, warm_start
-from tfdist.estimator.checkpoints.model_dir_lock import locked
-from tfdist.estimator.checkpoints.recovery import newest_whole, recover, whole_at
-from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
-from tfdist.estimator.checkpoints.writer import full_disk_named
+from tfdist.estimator.config.run_config import (
+    RunConfig,
+    decide_model_dir,
+    default_session_config,
+    without_fusion,
+)
+from tfdist.estimator.config.task_role import refuse_parameter_servers
 from tfdist.estimator.evaluation import predict, saved_model
 from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
 from tfdist.estimator.evaluation.saved_model import ReceiverFn
@@ -38,14 +45,7 @@ from tfdist.estimator.loop.parameter_servers import end_if_server, notify_server
 from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall, saves_checkpoints
 from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec
 from tfdist.estimator.private_keras import name_layers_from_the_start
-from tfdist.estimator.run_config import (
-    RunConfig,
-    decide_model_dir,
-    default_session_config,
-    without_fusion,
-)
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
-from tfdist.estimator.task_role import refuse_parameter_servers
 from tfdist.process.snapshot_folders import name_for
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, step_of
 from tfdist.training.precision import find_precision
@@ -563,7 +563,7 @@ class Estimator:
         if config.task_type in ("evaluator", "ps"):
             raise ValueError(
                 f"Train has been called wrong configuration: this task is {config.task_type!r}. "
-                "Call tfdist.estimator.train_and_evaluate, which knows what each task does."
+                "Call tfdist.estimator.train.train_and_evaluate, which knows what each task does."
             )
         refuse_parameter_servers(config)
         if config.num_worker_replicas > 1 and config.train_distribute is None:

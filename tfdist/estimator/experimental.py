@@ -7,8 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.estimator.arguments import call_with
-from tfdist.estimator.early_stopping import (
+from tfdist.estimator.config.arguments import call_with
+from tfdist.estimator.export.receivers import build_raw_supervised_input_receiver_fn
+from tfdist.estimator.missing import find_missing
+from tfdist.estimator.train.early_stopping import (
     make_early_stopping_hook,
     make_stop_at_checkpoint_step_hook,
     stop_if_higher_hook,
@@ -16,9 +18,7 @@ from tfdist.estimator.early_stopping import (
     stop_if_no_decrease_hook,
     stop_if_no_increase_hook,
 )
-from tfdist.estimator.export.receivers import build_raw_supervised_input_receiver_fn
-from tfdist.estimator.in_memory_evaluator import InMemoryEvaluatorHook
-from tfdist.estimator.missing import find_missing
+from tfdist.estimator.train.in_memory_evaluator import InMemoryEvaluatorHook
 
 __all__ = [
     "InMemoryEvaluatorHook",

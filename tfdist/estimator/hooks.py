@@ -17,9 +17,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_flag, check_number, check_that, check_whole
+from tfdist.estimator.config.run_config import is_own
 from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.graph.step import RUN_WITH_EACH_STEP
-from tfdist.estimator.run_config import is_own
 from tfdist.strategies.placement import HOST
 
 CheckpointSaverHook = v1.train.CheckpointSaverHook

@@ -20,7 +20,7 @@ _BACKWARD = re.compile(r"(?:^|/)(gradients(_\d+)?|gradient_tape|backward\w*)/")
 # Optimizers of TensorFlow 1 update each variable in such a name scope.
 _UPDATE = re.compile(r"(?:^|/)update_[^/]+/")
 _APPLIES = re.compile(r"Resource(Sparse)?Apply\w+")
-# The name scope of the ops by which `tfdist.strategies.reductions.direct_exchange` replaces a
+# The name scope of the ops by which `tfdist.strategies.grpc.direct_exchange` replaces a
 # collective.
 _EXCHANGED = re.compile(r"^(\S+_exchanged)/")
 _TASK = re.compile(r"^/job:[^/]+/replica:\d+/task:\d+")

@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster, PeerWatch, Task
 from tfdist.strategies.extended import WorkerExtended
-from tfdist.strategies.graph_exchange import GraphExchange
 from tfdist.strategies.placement import ReplicaCount, own_gpu, place
 from tfdist.strategies.reductions.engine import Collectives
 
@@ -93,8 +92,8 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
 
     def direct_exchange(
         self, session_config: v1.ConfigProto | None = None, *, steps_per_call: int = 1
-    ) -> GraphExchange | None:
-        """Returns the direct exchange of the graph that is built next; None where none is made.
+    ) -> Any:
+        """Returns the `GraphExchange` of the graph that is built next; None where none is made.
 
         Its session has this config (None is TensorFlow's default), and makes so many steps in a
         call.

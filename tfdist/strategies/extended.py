@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -27,17 +27,17 @@ from tfdist.strategies.eager.datasets import (
     distribute_from_function,
     distribute_own,
 )
-from tfdist.strategies.eager.keras_models import adapt_keras
-from tfdist.strategies.eager.keras_step import (
+from tfdist.strategies.eager.replica_variable import note_updates
+from tfdist.strategies.eager.step import (
     begin_step,
     combined,
     count_rows,
     is_building_model,
     take_message,
 )
-from tfdist.strategies.eager.replica_variable import note_updates
 from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.graph.variables import GraphVariables
+from tfdist.strategies.host_memory import keep_memory
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_runtime import (
     InputPlan,
@@ -52,7 +52,6 @@ from tfdist.strategies.private_tensorflow import (
 )
 from tfdist.strategies.reductions.collectives import is_mean
 from tfdist.strategies.reductions.engine import Collectives
-from tfdist.strategies.reductions.host_memory import keep_memory
 from tfdist.strategies.reductions.message_names import is_tensorflow_2
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
@@ -80,7 +79,11 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         divide. If False, each worker has a dataset of its own, whose batches are a replica's.
       graph_variables: Makes and combines the variables of the current graph.
       eager_variables: Makes the variables of TensorFlow 2.
+      when_entered: Adapts libraries to strategies, when a program of TensorFlow 2 enters one.
+        `tfdist.strategies` sets it for Keras.
     """
+
+    when_entered: ClassVar[staticmethod[[], None]] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -107,7 +110,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return self.reducer.collectives
 
     def enter_tensorflow_2(self) -> None:
-        """Joins the other workers and adapts Keras, in TensorFlow 2; called again, it is cheap.
+        """Joins the other workers, in TensorFlow 2, and lets libraries be adapted.
+
+        Called again, it is cheap.
 
         Raises:
           NotJoinedError: If this is a function, and the workers have not met before.
@@ -117,7 +122,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
                 keep_memory(os.environ, large_blocks=True)
             self._is_entered = True
             self._container_strategy().join_workers()
-            adapt_keras()
+            self.when_entered()
         elif is_tensorflow_2() and not self._is_entered and self.collectives.num_workers > 1:
             raise NotJoinedError(
                 "this program uses the strategy for the first time in a tf.function, where the "

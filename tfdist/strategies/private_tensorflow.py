@@ -6,7 +6,7 @@ TensorFlow 2.16 to 2.21 has no public equivalent; a new TensorFlow is checked ag
 Where an import names something twice, other modules import it from here.
 Subclasses override private methods where TensorFlow's base class calls them: `extended.py` those of
 `StrategyExtended`, `sync_on_read.py` and `eager/` those of a variable. Keras' private names are in
-`tfdist.estimator.private_keras` and the modules `eager.keras_*`.
+`tfdist.estimator.private_keras` and the room `tfdist.strategies.keras`.
 """
 
 from __future__ import annotations

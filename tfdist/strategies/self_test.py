@@ -18,8 +18,8 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError, RendezvousError
 from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.grpc.strategy import MultiWorkerStrategy
 from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStrategy
-from tfdist.strategies.multi_worker import MultiWorkerStrategy
 from tfdist.strategies.placement import DeviceError
 
 # The worker ends by itself if the process that started it is gone.

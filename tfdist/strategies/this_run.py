@@ -9,7 +9,8 @@ from tfdist.cluster.arguments import check_number
 from tfdist.cluster.environment import find_engine, find_instance
 from tfdist.cluster.tasks import listed
 from tfdist.process.progress_file import in_phase
-from tfdist.strategies.grpc_servers import find_membership
+from tfdist.strategies.grpc.servers import find_membership
+from tfdist.strategies.grpc.strategy import MultiWorkerStrategy, start_server_of_run
 from tfdist.strategies.horovod.strategy import (
     HorovodCollectives,
     HorovodStrategy,
@@ -17,7 +18,6 @@ from tfdist.strategies.horovod.strategy import (
     make_process_set,
 )
 from tfdist.strategies.local import LocalStrategy
-from tfdist.strategies.multi_worker import MultiWorkerStrategy, start_server_of_run
 from tfdist.strategies.reductions.compression import Compression, find_half
 from tfdist.strategies.reductions.engine import executing_instances, executing_on
 from tfdist.strategies.values.barrier import meet_over_grpc, meet_over_horovod

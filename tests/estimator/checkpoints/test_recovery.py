@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as v1
 import tfdist.estimator as tfe
 from tfdist.estimator.checkpoints import listing
 from tfdist.estimator.checkpoints.recovery import Choice, choose, newest_whole
-from tfdist.estimator.evaluator import Evaluator
 from tfdist.estimator.export import build_raw_serving_input_receiver_fn
+from tfdist.estimator.train.evaluator import Evaluator
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, damage
 
 Make = Callable[..., Any]

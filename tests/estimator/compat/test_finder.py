@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
 from tfdist.estimator.compat import finder
+from tfdist.estimator.config import run_config
 from tfdist.estimator.v1 import Estimator as EstimatorOfV1
 
 Import = Callable[[str], Any]
@@ -56,7 +57,7 @@ def test_every_module_can_be_imported_also_as_an_attribute(of_library: Import) -
         ("canned.linear", "LinearRegressorV2", tfe.LinearRegressor),
         ("export.export", "ServingInputReceiver", tfe.export.ServingInputReceiver),
         ("model_fn", "_TPUEstimatorSpec", tfe.v1.tpu.TPUEstimatorSpec),
-        ("run_config", "TaskType", tfe.run_config.TaskType),
+        ("run_config", "TaskType", run_config.TaskType),
         ("export.export_output", "RegressionOutput", tfe.export.RegressionOutput),
         ("head.base_head", "Head", tfe.Head),
     ],

@@ -17,7 +17,7 @@ from tfdist.estimator.loop.model_check import (
     describe_model,
 )
 from tfdist.strategies import LocalStrategy
-from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
+from tfdist.strategies.grpc.collectives import GrpcCollectives
 
 SGD = v1.train.GradientDescentOptimizer
 

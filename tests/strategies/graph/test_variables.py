@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.strategies import MultiWorkerStrategy, multi_worker
+from tfdist.strategies import MultiWorkerStrategy
+from tfdist.strategies.grpc import strategy as multi_worker
 
 
 @pytest.fixture

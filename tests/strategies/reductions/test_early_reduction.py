@@ -11,10 +11,10 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator import EstimatorSpec
 from tfdist.estimator.graph.accumulation import Accumulation, StepSums
 from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.grpc.collectives import GrpcCollectives
+from tfdist.strategies.grpc.direct_exchange import Collective, DirectExchange
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.reductions import early_reduction
-from tfdist.strategies.reductions.direct_exchange import Collective, DirectExchange
-from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 6, 6, 3)).astype(np.float32)
 

@@ -8,10 +8,10 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.extended import WorkerExtended
+from tfdist.strategies.grpc.collectives import GrpcCollectives
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.reductions import path
 from tfdist.strategies.reductions.collectives import add_replicas
-from tfdist.strategies.reductions.grpc_collectives import GrpcCollectives
 
 WORDS = np.arange(3 * 5).reshape(3, 5) % 7
 

@@ -11,10 +11,10 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.classification import classifier_head
 from tfdist.estimator.heads.regression import RegressionHead
-from tfdist.estimator.run_config import RunConfig
 
 
 def baseline_tower(optimizer: Any, weight_column: Any = None) -> Tower:

@@ -11,10 +11,10 @@ import tensorflow as tf
 from tfdist.estimator.canned.layers import Activation, Layers, summarize_layer
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.classification import classifier_head
 from tfdist.estimator.heads.regression import RegressionHead
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import ModeKeys
 
 

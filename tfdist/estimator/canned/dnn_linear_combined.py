@@ -13,10 +13,10 @@ from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.classification import classifier_head
 from tfdist.estimator.heads.regression import RegressionHead
-from tfdist.estimator.run_config import RunConfig
 
 
 def dnn_and_linear(

@@ -15,10 +15,10 @@ import tf_keras
 from tfdist.estimator.canned.layers import Layers, check_columns, summarize_layer
 from tfdist.estimator.canned.tower import CannedEstimator, Tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.classification import classifier_head
 from tfdist.estimator.heads.regression import RegressionHead
-from tfdist.estimator.run_config import RunConfig
 from tfdist.strategies.private_tensorflow import (
     ColumnVariables,
     TransformedFeatures,

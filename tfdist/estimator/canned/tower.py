@@ -30,10 +30,10 @@ import tf_keras
 
 from tfdist.estimator.canned.layers import Layers
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.train_op import forget_variables, graph_optimizer, minimize
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 
 MakeOptimizer = Callable[[], Any]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdist.estimator.canned.dnn import dnn_tower
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.tower import make_model_fn
-from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.estimator.v1.tpu import TPUEstimatorSpec
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdist.cluster.environment import PARAMETER_SERVERS
 from tfdist.estimator.compat import finder
-from tfdist.estimator.run_config_rules import check_setting
+from tfdist.estimator.config.run_config_rules import check_setting
 
 # TensorFlow has several modules for its API. tf.compat.v1 is one module, and sys.modules has
 # another one as tensorflow._api.v2.compat.v1. Each also contains the API of the other version.

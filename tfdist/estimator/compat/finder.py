@@ -33,7 +33,7 @@ _MODULES: dict[str, str] = {
     "canned.linear": _CANNED,
     "canned.metric_keys": _CANNED,
     "canned.prediction_keys": _CANNED,
-    "early_stopping": "tfdist.estimator.early_stopping",
+    "early_stopping": "tfdist.estimator.train.early_stopping",
     "estimator": _CANNED,
     "export.export": _EXPORT,
     "export.export_output": _EXPORT,
@@ -43,7 +43,7 @@ _MODULES: dict[str, str] = {
     "head.multi_label_head": _HEADS,
     "mode_keys": _CANNED,
     "model_fn": _CANNED,
-    "run_config": "tfdist.estimator.run_config",
+    "run_config": "tfdist.estimator.config.run_config",
 }
 
 

@@ -12,8 +12,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.compat.v1.train import SessionRunContext, SessionRunValues
 
-from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.checkpoints.scaffold import checked
+from tfdist.estimator.config.arguments import InputFn
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.evaluation.eval_events import write_results
 from tfdist.estimator.evaluation.initial_weights import seeded_graph
 from tfdist.estimator.graph import sessions
@@ -21,7 +22,6 @@ from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import each_replica, evaluation_strategy
 from tfdist.estimator.graph.step import next_batches
 from tfdist.estimator.inputs.batches import RunFirst, call_input_fn, make_input
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, is_keras_metric
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST, place

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_flag, is_whole
-from tfdist.estimator.arguments import argument_names, check_no_others
+from tfdist.estimator.config.arguments import argument_names, check_no_others
 from tfdist.estimator.evaluation.eval_events import is_first_number, results_in
 from tfdist.estimator.evaluation.saved_model import ReceiverFn, delete_all_but_newest, exports_in
 

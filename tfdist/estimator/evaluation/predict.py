@@ -10,14 +10,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.checkpoints.scaffold import checked
+from tfdist.estimator.config.arguments import InputFn
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.evaluation.initial_weights import seeded_graph
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import num_local_replicas
 from tfdist.estimator.inputs.batches import call_input_fn, make_input
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import place
 from tfdist.strategies.saving.checkpoint_files import damage_named

@@ -13,13 +13,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.evaluation.evaluate import metrics_of
 from tfdist.estimator.export.outputs import EvalOutput, ExportOutput, TrainOutput
 from tfdist.estimator.export.signatures import build_signatures
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.step import train_op_of
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.strategies.placement import HOST, place
 from tfdist.strategies.private_tensorflow import saver_of_checkpoint

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.arguments import InputFn
+from tfdist.estimator.config.arguments import InputFn
 from tfdist.estimator.inputs.batches import make_input
 
 # Names of single tensors in a signature.

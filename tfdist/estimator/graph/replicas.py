@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.cluster.arguments import is_whole
-from tfdist.estimator.arguments import InputFn, argument_names, nearest_multiples
+from tfdist.estimator.config.arguments import InputFn, argument_names, nearest_multiples
+from tfdist.estimator.config.run_config import RunConfig, is_default, is_own
 from tfdist.estimator.private_keras import mixed_float16_allowed
-from tfdist.estimator.run_config import RunConfig, is_default, is_own
 from tfdist.estimator.spec import ModeKeys
 from tfdist.strategies import LocalStrategy
 from tfdist.strategies.placement import Placement

@@ -18,8 +18,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.config.run_config import RunConfig, default_session_config
 from tfdist.estimator.pipelined.spec import num_devices_in
-from tfdist.estimator.run_config import RunConfig, default_session_config
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import call_prepared, is_closed

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 import tf_keras
 
-from tfdist.estimator.arguments import argument_names
+from tfdist.estimator.config.arguments import argument_names
 
 MEAN = tf_keras.losses.Reduction.SUM_OVER_BATCH_SIZE
 SUM = tf_keras.losses.Reduction.SUM

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tf_keras.metrics import Mean
 
-from tfdist.estimator.arguments import call_with
+from tfdist.estimator.config.arguments import call_with
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.eval_metrics import Measure, Scored
 from tfdist.estimator.heads.train_op import build_train_op, forget_dependent_variables

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.arguments import InputFn, argument_names, call_with, needed_arguments
+from tfdist.estimator.config.arguments import InputFn, argument_names, call_with, needed_arguments
 from tfdist.estimator.inputs.position import InputPosition, batches_before, batching_of
 from tfdist.estimator.inputs.queued_input import QueuedInput, leaves, placeholders_of
 from tfdist.estimator.inputs.read_again import ReadAgain, taken_in_calls, taken_in_loop

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.arguments import InputFn
+from tfdist.estimator.config.arguments import InputFn
 from tfdist.estimator.inputs.feeding import Array, check_feeding, next_batch
 
 _ALONE = "__direct_np_input__"

@@ -18,10 +18,10 @@ from tfdist.estimator.checkpoints import listing
 from tfdist.estimator.checkpoints.recovery import set_aside
 from tfdist.estimator.checkpoints.warm_start import WarmStartSettings
 from tfdist.estimator.checkpoints.writer import CheckpointWriter
+from tfdist.estimator.config.run_config import RunConfig, decide_model_dir
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.keras.model_fn import KerasModelFn, add_training
-from tfdist.estimator.run_config import RunConfig, decide_model_dir
 from tfdist.estimator.spec import ModeKeys
 from tfdist.strategies.saving.checkpoint_files import damage
 

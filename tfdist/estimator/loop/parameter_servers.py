@@ -7,7 +7,7 @@ import sys
 from tfdist.cluster.environment import REPLACE, read_start_timeout
 from tfdist.cluster.rendezvous.parameter_servers import ChiefNotice, wait_for_chief
 from tfdist.cluster.tasks import Cluster, Task, TaskType
-from tfdist.estimator.run_config import RunConfig
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.process.progress_file import in_phase
 
 # The chief's connections, by the addresses of the ps tasks. They stay until its program ends.

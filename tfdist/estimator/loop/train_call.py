@@ -9,14 +9,14 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.arguments import InputFn
 from tfdist.estimator.checkpoints.input_progress import InputProgress
+from tfdist.estimator.config.arguments import InputFn
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.graph.accumulation import Accumulation
 from tfdist.estimator.graph.step import Training
 from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.stop_signals import StopSignals
 from tfdist.training.precision import Precision, find_precision

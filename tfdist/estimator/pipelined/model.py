@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.estimator.config.run_config import RunConfig, is_own
 from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec, need_devices
 from tfdist.estimator.pipelined.template import Template, call_stages, make_template
-from tfdist.estimator.run_config import RunConfig, is_own
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
 from tfdist.pipeline.graph.execution import Replica, ReplicaResult, Weights, walk

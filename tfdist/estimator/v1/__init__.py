@@ -11,8 +11,8 @@ import os
 from typing import Any
 
 import tfdist.estimator as v2
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.keras import conversion
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1 import experimental, tpu
 from tfdist.estimator.v1.canned import (
     BaselineClassifier,

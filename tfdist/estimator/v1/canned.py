@@ -18,8 +18,8 @@ from tfdist.estimator.canned.dnn_linear_combined import dnn_and_linear
 from tfdist.estimator.canned.layers import Activation
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.heads.v1_heads import SUM, classifier_head, regressor_head
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.v1.model import CannedV1Estimator
 
 

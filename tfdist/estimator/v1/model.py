@@ -23,8 +23,8 @@ from tfdist.estimator.canned.layers import BATCH_NORM_MOMENTUM, Activation, Laye
 from tfdist.estimator.canned.linear import linear_tower
 from tfdist.estimator.canned.tower import Tower, check_features, total, v1_optimizer_maker
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.heads.v1_heads import scope_of_next_head
-from tfdist.estimator.run_config import RunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.v1.estimator import Estimator
 from tfdist.strategies.private_tensorflow import is_v2_column

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
+from tfdist.estimator.config.run_config import RunConfig as BaseRunConfig
 from tfdist.estimator.missing import find_missing
-from tfdist.estimator.run_config import RunConfig as BaseRunConfig
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.v1 import tpu_experimental as experimental
 from tfdist.estimator.v1.estimator import Estimator

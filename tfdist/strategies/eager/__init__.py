@@ -1,3 +1,3 @@
-"""The dialect of TensorFlow 2: variables that can be read at once, tf.functions, Keras' `fit`."""
+"""The dialect of TensorFlow 2: variables that can be read at once, and steps in tf.functions."""
 
 __all__: list[str] = []  # internal

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.eager.keras_step import current_step, own_rows
+from tfdist.strategies.eager.step import current_step, own_rows
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values.replica_context import (

@@ -1,0 +1,210 @@
+"""Keras models that cannot train on several replicas are refused in one line."""
+
+import inspect
+import re
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from tfdist.strategies import LocalStrategy
+from tfdist.strategies.keras import models as keras_models
+from tfdist.strategies.keras.fit import current_fit
+from tfdist.strategies.keras.models import KerasModelError
+
+X = np.ones([4, 2], np.float32)
+
+
+class _Distributed(keras.optimizers.SGD):  # type: ignore[misc]
+    """An optimizer like the one that Horovod makes."""
+
+    def _allreduce_grads(self) -> None:
+        raise NotImplementedError
+
+
+def _model(num_replicas: int, **compiled: Any) -> Any:
+    with LocalStrategy(num_replicas).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile(**{"optimizer": "sgd", "loss": "mse", **compiled})
+    return model
+
+
+def _fit(num_replicas: int, **compiled: Any) -> Any:
+    dataset = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4)
+    return _model(num_replicas, **compiled).fit(dataset, verbose=0)
+
+
+def test_xla_is_refused_with_replicas_alone() -> None:
+    with pytest.raises(KerasModelError, match="compiled with jit_compile=True"):
+        _fit(2, jit_compile=True)
+    assert _fit(2).history["loss"]
+
+
+def test_an_optimizer_that_was_made_outside_of_the_scope_is_refused_with_the_fix() -> None:
+    with pytest.raises(KerasModelError, match=r"outside of the strategy's scope\. Make the model"):
+        _fit(2, optimizer=keras.optimizers.Adam())
+
+
+def test_an_optimizer_of_horovod_is_refused() -> None:
+    with pytest.raises(KerasModelError, match="Horovod's DistributedOptimizer"):
+        _fit(2, optimizer=_Distributed(0.1))
+
+
+def test_a_generator_is_refused_with_replicas_alone() -> None:
+    def batches() -> Any:
+        for _ in range(3):
+            yield X, X[:, :1]
+
+    for call in ("fit", "predict"):
+        with pytest.raises(KerasModelError, match=r"Dataset\.from_generator"):
+            getattr(_model(2), call)(batches(), verbose=0)
+    assert _model(1).fit(batches(), verbose=0).history["loss"]
+
+
+def test_one_batch_is_refused_where_all_replicas_would_get_its_rows() -> None:
+    with pytest.raises(KerasModelError, match="Call fit"):
+        _model(2).train_on_batch(X, X[:, :1])
+    assert _model(1).train_on_batch(X, X[:, :1]) > 0
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_the_rows_of_one_batch_are_predicted_once(library: Any) -> None:
+    with LocalStrategy(2).scope():
+        layers = [library.layers.BatchNormalization(), library.layers.Dense(1)]
+        model = library.Sequential([library.Input([2]), *layers])
+        model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    for _ in range(2):
+        expected = model.predict(rows, verbose=0)
+        np.testing.assert_allclose(model.predict_on_batch(rows), expected, rtol=1e-6)
+        model.set_weights([weights + 1 for weights in model.get_weights()])
+
+
+def test_autograph_converts_no_code_of_strategies() -> None:
+    """It would take the second half of a program's first step."""
+    with LocalStrategy(2).scope():
+        model = tf_keras.Sequential([tf_keras.Input([2]), tf_keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
+    made = [name for name in sys.modules if name.startswith("__autograph_generated_file")]
+    text = "".join(inspect.getsource(sys.modules[name]) for name in made)
+    converted = set(re.findall(r"def tf__(\w+)", text))
+    assert "train_function" in converted
+    assert "sums_of_gradients" not in converted
+
+
+def test_a_branch_in_a_layer_is_taken_by_each_replica() -> None:
+    class Branch(tf_keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            if tf.reduce_sum(x) > 0:
+                x = 10 * x
+            return x
+
+    strategy, layer = LocalStrategy(2), Branch()
+
+    @tf.function
+    def call() -> tf.Tensor:
+        def step() -> tf.Tensor:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return layer(tf.cast([replica], tf.float32))
+
+        return strategy.gather(strategy.run(step), axis=0)
+
+    np.testing.assert_array_equal(call(), [0, 10])
+
+
+def test_a_keras_3_before_3_10_is_refused_with_a_strategy_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Variables of metrics have a synchronization from Keras 3.10 on."""
+    optimizers = keras.optimizers
+    changed = [(keras.Model, "compile"), (keras.Model, "predict")]
+    changed += [(optimizers.Optimizer, "apply"), (optimizers.LossScaleOptimizer, "apply")]
+    changed += [(optimizers.Optimizer, "_all_reduce_sum_gradients")]
+    for kind, name in changed:  # As they were when the test ends.
+        monkeypatch.setattr(kind, name, getattr(kind, name))
+    monkeypatch.setattr(keras_models, "_adapted", {"tf_keras"})
+    old = SimpleNamespace(
+        Model=keras.Model, Variable=object, optimizers=optimizers, __version__="3.9.2"
+    )
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "keras", old)
+        keras_models.adapt_keras()
+    with pytest.raises(KerasModelError, match=r"this is Keras 3\.9\.2, .*keras>=3\.10"):
+        _model(1)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert model.predict(X, verbose=0).shape == (4, 1)
+
+
+def _mean(y: Any, p: Any) -> Any:
+    return tf.reduce_mean(tf.square(y - p))
+
+
+def _nested(y: Any, p: Any) -> Any:
+    return keras.losses.MeanSquaredError()(y, p)
+
+
+def test_replicas_train_as_one_process_whether_a_loss_is_one_number_or_one_for_each_row() -> None:
+    def train(num_replicas: int, loss: Any) -> Any:
+        keras.utils.set_random_seed(1)
+        model = _model(num_replicas, loss=loss)
+        data = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4)
+        history = model.fit(data, verbose=0).history
+        return [*history["loss"], *model.get_weights()[0][:, 0]]
+
+    of_sums = keras.losses.MeanSquaredError("sum")
+    expected = train(1, "mse")
+    for found in (train(3, "mse"), train(2, _mean), train(2, _nested)):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(train(2, of_sums), train(1, of_sums), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("library", "num_replicas", "is_own"),
+    [
+        (keras, 1, True),
+        *((one, 2, is_own) for one in (keras, tf_keras) for is_own in (True, False)),
+    ],
+)
+def test_a_train_step_whose_loss_is_not_divided_by_the_replicas_is_reported(
+    library: Any, num_replicas: int, is_own: bool, logged: list[str]
+) -> None:
+    class Own(library.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = library.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                found = self(x, training=True)
+                loss = _mean(y, found) if is_own else self.compute_loss(x, y, found)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    with LocalStrategy(num_replicas).scope():
+        model = Own()
+        model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(2), epochs=2, verbose=0)
+    found = [line for line in logged if "Own.train_step" in line]
+    assert len(found) == (num_replicas == 2 and is_own)
+    assert all("divide by the 2 replicas" in line for line in found)
+
+
+def test_an_initial_epoch_may_be_given_by_its_place() -> None:
+    found = []
+    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: found.append(current_fit()))
+    model = _model(1)
+    model.fit(X, X[:, :1], 4, 3, 0, [note], 0.0, None, True, None, None, 2)
+    assert [run.first_epoch for run in found] == [2]

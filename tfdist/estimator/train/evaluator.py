@@ -1,0 +1,226 @@
+"""Evaluation during a training: the newest checkpoint, the exporters, and the times."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as v1
+
+from tfdist.estimator.checkpoints.background import WaitingListener
+from tfdist.estimator.checkpoints.recovery import newest_whole
+from tfdist.estimator.checkpoints.training_end import TrainingEnd
+from tfdist.estimator.config.arguments import whole_steps
+from tfdist.estimator.estimator import Estimator
+from tfdist.estimator.graph.steady_timer import SteadyTimer
+from tfdist.estimator.train.train_spec import EvalSpec
+from tfdist.process.progress_file import find_progress_file
+from tfdist.strategies import stop_signals
+from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
+
+_WARN_EVERY_S = 600
+_SHORTEST_WAIT_S = 0.2
+_LOOK_EVERY_S = 2.0  # for the end of the training
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """The results of `Estimator.evaluate` and of the exporters, in order, for a checkpoint.
+
+    `is_final` says whether its step has reached max_steps.
+    """
+
+    metrics: dict[str, Any]
+    exports: list[Any]
+    is_final: bool
+
+
+class Evaluator:
+    """Evaluates an Estimator's newest checkpoint and calls the exporters.
+
+    `max_steps` is the global step at which training ends; None if it is not known.
+    """
+
+    def __init__(self, estimator: Estimator, eval_spec: EvalSpec, max_steps: float | None) -> None:
+        self.eval_spec = eval_spec
+        self.last: EvaluationResult | None = None
+        self._estimator = estimator
+        self._max_steps = max_steps
+        self._evaluated_path: str | None = None
+        self._warned_at = float("-inf")
+
+    def evaluate(self) -> EvaluationResult | None:
+        """Evaluates; returns None if there is no new checkpoint, with an occasional warning.
+
+        Raises:
+          TypeError, ValueError: If `Estimator.evaluate` was replaced by something that does not
+            return a dict with the global step.
+        """
+        path = self._estimator.latest_checkpoint()
+        if not path:
+            self._warn("Estimator is not trained yet. Will start an evaluation when a checkpoint "
+                       "is ready.")  # fmt: skip
+            return None
+        if path == self._evaluated_path:
+            self._warn("No new checkpoint ready for evaluation. Skip this round: the results would "
+                       "be the same.")  # fmt: skip
+            return None
+        path = self._whole(path)
+        if path is None or path == self._evaluated_path:
+            return None
+        spec = self.eval_spec
+        metrics = self._estimator.evaluate(
+            input_fn=spec.input_fn,
+            steps=spec.steps,
+            name=spec.name,
+            checkpoint_path=path,
+            hooks=spec.hooks,
+        )
+        _check_metrics(metrics)
+        is_final = bool(self._max_steps) and metrics["global_step"] >= self._max_steps
+        exports = self._export(path, metrics, is_final)
+        self._warned_at = float("-inf")
+        self._evaluated_path = path
+        self.last = EvaluationResult(metrics=metrics, exports=exports, is_final=is_final)
+        return self.last
+
+    def _whole(self, path: str) -> str | None:
+        """Returns this checkpoint or, if it is damaged, the newest whole one; None without one."""
+        try:
+            return newest_whole(self._estimator.model_dir, first=path)
+        except CheckpointDamagedError as error:  # The next one may be whole.
+            self._warn(str(error))
+            return None
+
+    def _export(self, path: str, metrics: dict[str, Any], is_final: bool) -> list[Any]:
+        folder = os.path.join(os.fspath(self._estimator.model_dir), "export")
+        return [
+            exporter.export(
+                estimator=self._estimator,
+                export_path=os.path.join(folder, exporter.name),
+                checkpoint_path=path,
+                eval_result=metrics,
+                is_the_final_export=is_final,
+            )
+            for exporter in self.eval_spec.exporters
+        ]
+
+    def _warn(self, message: str) -> None:
+        now = time.monotonic()
+        if now - self._warned_at > _WARN_EVERY_S:
+            v1.logging.warning(message)
+            self._warned_at = now
+
+
+class EvaluateAfterSave(WaitingListener):
+    """Evaluates saved checkpoints, except the one at the start, and not too often.
+
+    A stop signal ends the evaluation: at that time all training is already saved.
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._throttle_secs = evaluator.eval_spec.throttle_secs
+
+    def begin(self) -> None:
+        self._timer = SteadyTimer(every_secs=self._throttle_secs)
+        self._is_first = True
+
+    def after_save(self, session: v1.Session, global_step_value: int) -> None:
+        if self._is_first:  # Nothing is trained yet.
+            self._is_first = False
+        elif self._timer.should_trigger_for_step(global_step_value):
+            self._evaluate(global_step_value)
+        else:
+            v1.logging.info(
+                "Skip the current checkpoint eval due to throttle secs (%s secs).",
+                self._throttle_secs,
+            )
+
+    def end(self, session: v1.Session, global_step_value: int) -> None:
+        if self._timer.last_triggered_step() != global_step_value:
+            self._evaluate(global_step_value)
+
+    def _evaluate(self, global_step_value: int) -> None:
+        signals = stop_signals.current()
+        if signals is not None and signals.is_stopping:
+            return
+        self.wait_for_files()
+        self._timer.update_last_triggered_step(global_step_value)
+        with nullcontext() if signals is None else signals.at_once():
+            evaluation = self._evaluator.evaluate()
+        if evaluation is None:
+            raise RuntimeError(
+                "There was no new checkpoint after the training. Is something else writing to, or "
+                "deleting from, model_dir?"
+            )
+
+
+def evaluate_continuously(
+    evaluator: Evaluator, max_steps: float | None, training_end: TrainingEnd
+) -> None:
+    """Evaluates each new checkpoint until one has reached max_steps, or the training has ended.
+
+    After the note of the chief the newest checkpoint is the last one.
+    """
+    spec, file = evaluator.eval_spec, find_progress_file()
+    if file is not None:
+        file.write(total_steps=whole_steps("max_steps", max_steps) or -1)
+    if spec.start_delay_secs:
+        v1.logging.info("Waiting %f secs before starting eval.", spec.start_delay_secs)
+        _sleep(spec.start_delay_secs, training_end)
+    has_warned = False
+    while True:
+        started = time.monotonic()
+        has_ended = training_end.has_come()  # Before the look for the newest checkpoint.
+        evaluation = evaluator.evaluate()
+        if evaluation is not None and file is not None:
+            metrics = evaluation.metrics
+            file.write(step=int(metrics["global_step"]), loss=float(metrics.get("loss", "nan")))
+        if evaluation is not None and evaluation.is_final:
+            v1.logging.info(
+                "Exiting evaluation, global_step=%s >= train max_steps=%s",
+                evaluation.metrics["global_step"],
+                max_steps,
+            )
+            return
+        if has_ended:
+            v1.logging.info("Exiting evaluation: the training has ended, and its last checkpoint "
+                            "is evaluated.")  # fmt: skip
+            return
+        left = spec.throttle_secs - (time.monotonic() - started)
+        if left > 0:
+            v1.logging.info("Waiting %f secs before starting next eval run.", left)
+            _sleep(left, training_end)
+        elif spec.throttle_secs == 0 and evaluation is None:
+            if not has_warned:
+                v1.logging.warning(
+                    "EvalSpec.throttle_secs is set as 0. This might overload the job before "
+                    "finding (next) new checkpoint. Please consider to increase it."
+                )
+            has_warned = True
+            time.sleep(_SHORTEST_WAIT_S)  # Without a pause the loop would keep a core busy.
+
+
+def _sleep(seconds: float, training_end: TrainingEnd) -> None:
+    while seconds > 0 and not training_end.has_come():
+        time.sleep(min(seconds, _LOOK_EVERY_S))
+        seconds -= _LOOK_EVERY_S
+
+
+def _check_metrics(metrics: object) -> None:
+    if not metrics:
+        raise ValueError(
+            "Internal error: `Estimator.evaluate` should never return empty metrics, got "
+            f"{metrics!r}."
+        )
+    if not isinstance(metrics, dict):
+        raise TypeError(f"`Estimator.evaluate` should return dict. Given {type(metrics)}.")
+    if "global_step" not in metrics:
+        raise ValueError(
+            "Internal error: `Estimator.evaluate` result should have `global_step` in result. "
+            f"Given {metrics}."
+        )

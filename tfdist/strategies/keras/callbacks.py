@@ -1,0 +1,251 @@
+"""Callbacks that tfdist adds to Keras' own, and files that are written once.
+
+Each list of callbacks begins with one that makes statistics equal on all replicas, so that what
+follows evaluates, saves and decides alike. It ends with one that gives every worker the state that
+worker 0 has restored from a backup, or another one from a snapshot. A callback that writes files
+does so on the chief. On the other workers it writes to a folder that is thrown away.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.cluster.environment import read_run, read_snapshot_steps
+from tfdist.process.endings import print_to_stderr
+from tfdist.process.snapshot_folders import name_for
+from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
+from tfdist.strategies.eager.run import needs_all_workers
+from tfdist.strategies.keras.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
+from tfdist.strategies.keras.input import position_of_backup, start_after
+from tfdist.strategies.keras.snapshots import FitSnapshots, is_built, state_of, why_none
+from tfdist.strategies.values.weight_check import check_eager_weights
+
+# The attribute of each callback that names what it writes.
+_WRITES = {
+    "BackupAndRestore": "backup_dir",
+    "CSVLogger": "filename",
+    "ModelCheckpoint": "filepath",
+    "TensorBoard": "log_dir",
+}
+# Keras' callbacks whose own method for batches reads no logs: always, or if a setting is "epoch".
+_READS_NO_BATCH = {
+    "BackupAndRestore": None,
+    "ModelCheckpoint": "save_freq",
+    "TensorBoard": "update_freq",
+}
+
+
+def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
+    """Returns the first and the last callback of a list; those in `given` are between them."""
+
+    class BeforeOthers(callbacks.Callback):  # type: ignore[misc]
+        """Makes statistics equal on all replicas, before anything evaluates or saves them."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            model = self.model
+            optimizer: Any = getattr(model, "optimizer", None)
+            if model.built and hasattr(optimizer, "build") and not is_built(optimizer):
+                with strategy.scope():  # Before a backup is read, which worker 0 alone does.
+                    optimizer.build(model.trainable_variables)
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            note_updates()
+            run = current_fit()
+            if run is not None:
+                run.begin_epoch(epoch)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            run = current_fit()
+            if run is not None:
+                run.end_epoch(logs)
+            with needs_all_workers():
+                synchronize()
+                check_eager_weights(
+                    [tf_variable(v) for v in self.model.trainable_variables],
+                    strategy.extended.collectives,
+                )
+
+        def on_train_end(self, logs: Any = None) -> None:
+            with needs_all_workers():
+                synchronize()
+
+        on_test_begin = on_predict_begin = on_train_end
+
+    class AfterOthers(callbacks.Callback):  # type: ignore[misc]
+        """Shares what one worker has restored, then lets the run know what it has to do."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            run, reducer = current_fit(), strategy.extended.reducer
+            sender, position = 0, None
+            with needs_all_workers():
+                if run is not None:
+                    run.snapshots = make_snapshots(self.model, run)
+                    if run.snapshots is not None:
+                        sender, position = run.snapshots.restore(reducer)
+                share_state(self.model, reducer, sender)
+            if run is not None:
+                resume(self.model, run, sender, position)
+                steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
+                first = getattr(self.model, "_initial_epoch", None) or 0
+                run.begin(steps, first, epochs, self.log_interval_s())
+                run.save_backup = save_backup
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            run = current_fit()
+            if run is not None:
+                run.take_snapshot(is_in_epoch=False)
+
+        def on_train_end(self, logs: Any = None) -> None:
+            run = current_fit()
+            if run is not None and run.snapshots is not None:
+                run.snapshots.end()
+
+        def log_interval_s(self) -> float:
+            """Returns how often logs are read during an epoch: 0 for each step, or never."""
+            if any(reads_batch_logs(callbacks, callback) for callback in given):
+                return 0.0
+            has_bar = self.params.get("verbose") in (1, "auto")
+            return BAR_INTERVAL_S if has_bar and strategy.extended.should_checkpoint else math.inf
+
+    backups = [one for one in given if type(one).__name__ == "BackupAndRestore"]
+
+    def make_snapshots(model: Any, run: FitRun) -> FitSnapshots | None:
+        """Returns the snapshots of `fit`; None if none are kept. A collective, with backups."""
+        every_steps, launched = read_snapshot_steps(), read_run()
+        if not every_steps or launched is None:
+            return None
+        why_not = why_none(model, backups)
+        if why_not:
+            if run.is_first:
+                print_to_stderr(f"No snapshots are kept in memory: {why_not}.")
+            return None
+        name = name_for(os.fspath(backups[0].backup_dir))  # Worker 0's counts.
+        halves = share_numbers([int(name[:8], 16), int(name[8:], 16)], strategy.extended.reducer)
+        name = "".join(f"{half:08x}" for half in halves)
+        return FitSnapshots(model, every_steps, launched, name, run.signals)
+
+    def resume(model: Any, run: FitRun, sender: int, position: Mapping[str, int] | None) -> None:
+        """Lets the input go on where a backup or a snapshot was made. A collective, with backups.
+
+        The position on the worker that has restored it, the sender, is what `FitSnapshots.restore`
+        has returned; None takes the backup's.
+        """
+        if not backups or getattr(model, "optimizer", None) is None:
+            return
+        extended, saved = strategy.extended, None
+        if position:
+            saved = FitPosition(**position)
+        elif position is None and extended.should_checkpoint:
+            saved = position_of_backup(backups, model)
+        shared = [-1, 0]
+        if saved is not None:
+            divides = getattr(extended, "divides_batches", True)
+            shared = [*start_after(saved, num_workers=run.num_workers, divides_batches=divides)]
+        epoch, steps = share_numbers(shared, extended.reducer, sender)
+        if epoch < 0:
+            return
+        run.resume(epoch, steps)
+        if hasattr(model, "_initial_epoch"):  # Keras 3
+            model._initial_epoch = epoch  # noqa: SLF001
+            for backup in backups:  # It counts from here.
+                backup._current_epoch = epoch  # noqa: SLF001
+                backup._last_batch_seen = max(0, steps - 1)  # noqa: SLF001
+
+    def save_backup() -> bool:
+        """Saves what BackupAndRestore would; returns whether the list has one."""
+        synchronize()
+        for backup in backups:
+            if strategy.extended.should_checkpoint:
+                _save_backup(backup)
+        return bool(backups)
+
+    return BeforeOthers(), AfterOthers()
+
+
+def reads_batch_logs(callbacks: Any, callback: Any) -> bool:
+    """Returns whether a callback of `fit`, or of a class derived from Keras', may read all logs."""
+    known = [callbacks.Callback]
+    for name, setting in _READS_NO_BATCH.items():
+        kind = getattr(callbacks, name)
+        if isinstance(callback, kind) and (
+            setting is None or getattr(callback, setting, None) == "epoch"
+        ):
+            known.append(kind)
+    for name in ("on_train_batch_end", "on_batch_end"):
+        method = getattr(getattr(callback, name), "__func__", None)
+        if all(method is not getattr(kind, name) for kind in known):
+            return True
+    return False
+
+
+def _save_backup(backup: Any) -> None:
+    """Calls the private method that saves: Keras 3's, or tf_keras'."""
+    if hasattr(backup, "_save_model"):
+        backup._save_model()  # noqa: SLF001
+    else:
+        backup._backup(epoch=backup._current_epoch)  # noqa: SLF001
+
+
+def share_state(model: Any, reducer: Any, sender: int = 0) -> None:
+    """Gives every worker the weights, the optimizer's state and the epoch of one. A collective.
+
+    That is the worker that has restored a snapshot, or worker 0, which may have a backup.
+    """
+    if reducer.collectives.num_workers == 1:
+        return
+    for number, variable in enumerate(state_of(model)):
+        value = tf.convert_to_tensor(variable)
+        variable.assign(reducer.broadcast(value, f"state/{number}", sender))
+    if hasattr(model, "_initial_epoch"):  # Keras 3
+        (model._initial_epoch,) = share_numbers([model._initial_epoch or 0], reducer)  # noqa: SLF001
+
+
+def share_numbers(numbers: Sequence[int], reducer: Any, sender: int = 0) -> list[int]:
+    """Returns a worker's integers. A collective."""
+    own = tf.constant([int(n) for n in numbers], tf.int64)
+    return [int(number) for number in reducer.broadcast(own, "numbers", sender).numpy()]
+
+
+def support_backups(library: ModuleType, callbacks: Sequence[Any], strategy: Any) -> None:
+    """Adds a strategy to those that tf_keras' BackupAndRestore knows."""
+    for callback in callbacks:
+        if isinstance(callback, library.callbacks.BackupAndRestore):
+            known = getattr(callback, "_supported_strategies", ())
+            callback._supported_strategies = (*known, type(strategy))  # noqa: SLF001
+
+
+def send_files_elsewhere(library: ModuleType, callbacks: Sequence[Any]) -> None:
+    """Makes the library's callbacks of a worker that is not the chief write to a temporary folder.
+
+    Nothing is restored there: worker 0 restores, and shares what it has found.
+    """
+    for callback in callbacks:
+        for name, attribute in _WRITES.items():
+            if isinstance(callback, getattr(library.callbacks, name, ())):
+                path = str(getattr(callback, attribute))
+                if Path(path).is_relative_to(_folder()):
+                    continue
+                new = str(_folder() / (Path(path).name or "files"))
+                folder = os.path.join(path, "")
+                for kept, value in vars(callback).items():
+                    if isinstance(value, str | os.PathLike) and str(value).startswith(folder):
+                        setattr(callback, kept, os.path.join(new, str(value)[len(folder) :]))
+                setattr(callback, attribute, new)
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="tfdist_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

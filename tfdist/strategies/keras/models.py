@@ -1,0 +1,326 @@
+"""Extensions of Keras, with which its models train on several workers.
+
+Keras calls a strategy for variables, datasets and `run`. Six things have no such call, so its
+classes are extended, once, when a strategy's scope is entered. Models without a strategy of tfdist
+are not affected.
+
+    Model.fit                   progress, stop signals, other workers that fail (`fit`)
+    Model.make_..._function     logs are combined over all replicas, predictions are gathered
+    CallbackList                statistics are made equal; only the chief writes files and a bar
+    losses                      a replica counts by its share of the rows (`eager.step`)
+    optimizers                  gradients are reduced first, in Keras 3 before they are clipped and
+                                checked (`optimizers`)
+
+Private names: of Keras 3 `Model._initial_epoch`; of tf_keras `RandomGenerator`; the two below; and
+what the modules named above list.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from tfdist.process.endings import OneLineError
+from tfdist.strategies.eager.datasets import renewed
+from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
+from tfdist.strategies.eager.run import needs_all_workers
+from tfdist.strategies.eager.step import building_model, keras_step, loss_in
+from tfdist.strategies.keras.callbacks import (
+    own_callbacks,
+    send_files_elsewhere,
+    share_numbers,
+    support_backups,
+)
+from tfdist.strategies.keras.extension import extends, strategy_of
+from tfdist.strategies.keras.fit import NUM_OF_STEP, current_fit, fit_run
+from tfdist.strategies.keras.input import adapt_input
+from tfdist.strategies.keras.losses import adapt_losses
+from tfdist.strategies.keras.optimizers import adapt_optimizers
+from tfdist.strategies.keras.saving import adapt_saving
+from tfdist.strategies.keras.step_results import CombinedLogs, all_rows
+from tfdist.strategies.values.replica_context import replica_in_sync
+
+_PREDICT = "tfdist_predict_on_batch"  # The function of a model that predicts one batch.
+_LIBRARIES = ("keras", "tf_keras")
+_adapted: set[str] = set()
+# The method of Keras 3 that builds a model with a batch.
+_BUILD = "_maybe_symbolic_build"
+# The method of tf_keras that reads the epoch and the step to go on from.
+_INITIAL_COUNTERS = "_maybe_load_initial_counters_from_ckpt"
+
+
+class KerasModelError(OneLineError, ValueError):
+    """A model is compiled with what does not train on several replicas."""
+
+
+def adapt_keras() -> None:
+    """Extends the classes of the Keras libraries that the program has imported.
+
+    A second call changes nothing.
+    """
+    for name in _LIBRARIES:
+        library = sys.modules.get(name)
+        if library is None or name in _adapted or not hasattr(library, "Model"):
+            continue
+        _adapted.add(name)
+        is_keras_3 = not hasattr(library, "__internal__")
+        adapt_optimizers(library, is_keras_3=is_keras_3)
+        # Before Keras 3.10 metrics count the rows of one replica, and before 3.8 losses too.
+        if is_keras_3 and not hasattr(library.Variable, "synchronization"):
+            _refuse_models(library)
+            continue
+        _adapt_model(library.Model)
+        _adapt_callbacks(library)
+        adapt_input(library, is_keras_3)
+        adapt_losses(library, is_keras_3=is_keras_3)
+        adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
+        if not is_keras_3:
+            _vary_seeds(importlib.import_module(f"{name}.src.backend").RandomGenerator)
+
+
+def _refuse_models(library: ModuleType) -> None:
+    """Makes models of a Keras 3 that is too old refuse a strategy of tfdist; optimizers work."""
+
+    @extends(library.Model, "compile")
+    @extends(library.Model, "predict")
+    def refuse(method: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        if strategy_of(self) is None:
+            return method(self, *args, **kwargs)
+        raise KerasModelError(
+            f"this is Keras {library.__version__}, and models on several workers need 3.10 or "
+            f"newer, which works with TensorFlow {tf.__version__} too: "
+            'pip install "keras>=3.10"'
+        )
+
+
+def _adapt_model(model_class: Any) -> None:
+    _wrap_made(model_class, "train", _train_function)
+    _wrap_made(model_class, "test", _test_function)
+    _wrap_made(model_class, "predict", _predict_function)
+
+    @extends(model_class, "predict")
+    def predict_renewed(predict: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        if strategy_of(self) is None:
+            return predict(self, x, *args, **kwargs)
+        _check_input(self, x)
+        # tf_keras sets options of the dataset before it calls the strategy.
+        return predict(self, renewed(x), *args, **kwargs)
+
+    if hasattr(model_class, _BUILD):  # Keras 3; tf_keras divides the batch between the replicas.
+
+        @extends(model_class, "predict_on_batch")
+        def predict_own(predict: Any, self: Any, x: Any) -> Any:
+            strategy = strategy_of(self)
+            if strategy is None or strategy.num_replicas_in_sync == 1:
+                return predict(self, x)
+            if _PREDICT not in vars(self):  # Past Keras, which follows what is set by a name.
+                vars(self)[_PREDICT] = tf.function(self.predict_step)
+            step = self.predict_step if self.run_eagerly else vars(self)[_PREDICT]
+            with reads_own():
+                return tf.nest.map_structure(lambda rows: rows.numpy(), step((x,)))
+
+        setattr(model_class, _BUILD, building_model()(getattr(model_class, _BUILD)))
+
+    @extends(model_class, "fit")
+    def fit_with_others(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = strategy_of(self)
+        if strategy is None:
+            return fit(self, *args, **kwargs)
+        arguments = inspect.signature(fit).bind(self, *args, **kwargs).arguments
+        _check_input(self, arguments.get("x"))
+        try:
+            with fit_run(self, strategy, arguments.get("initial_epoch") or 0):
+                return fit(self, *args, **kwargs)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OneLineError):
+                raise error.__context__ from None  # Keras 3 hides it: the model cannot be built.
+            if str(error).startswith("Mixing different tf.distribute.Strategy objects"):
+                raise KerasModelError(
+                    "the optimizer, or a variable of the model, was made outside of the strategy's "
+                    "scope. Make the model and its optimizer in `with strategy.scope():`."
+                ) from error
+            raise
+
+    if hasattr(model_class, _INITIAL_COUNTERS):
+
+        @extends(model_class, _INITIAL_COUNTERS)
+        def load_and_share(load: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+            run, strategy = current_fit(), strategy_of(self)
+            if strategy is not None and run is not None and run.resumed is not None:
+                return run.resumed
+            counters = load(self, *args, **kwargs)
+            if strategy is None:
+                return counters
+            return tuple(share_numbers(counters, strategy.extended.reducer))
+
+
+def _wrap_made(model_class: Any, kind: str, wrap: Callable[..., Any]) -> None:
+    """Wraps the functions that a class makes of a model: "train", "test" or "predict"."""
+
+    @extends(model_class, f"make_{kind}_function")
+    def make_wrapped(make: Any, model: Any, force: bool = False) -> Any:
+        make(model, force)
+        function = getattr(model, f"{kind}_function")
+        strategy = strategy_of(model)
+        if strategy is not None and not hasattr(function, "is_of_tfdist"):
+            _check(model, strategy)
+            function = wrap(model, strategy, function)
+            function.is_of_tfdist = True
+            setattr(model, f"{kind}_function", function)
+        return function
+
+
+def _check(model: Any, strategy: Any) -> None:
+    if strategy.num_replicas_in_sync == 1:
+        return
+    if getattr(model, "jit_compile", None) is True:
+        raise KerasModelError(
+            "this model is compiled with jit_compile=True, and XLA's code cannot send messages "
+            "between replicas. Leave jit_compile out."
+        )
+    if hasattr(getattr(model, "optimizer", None), "_allreduce_grads"):
+        raise KerasModelError(
+            "this model's optimizer is Horovod's DistributedOptimizer, and the strategy reduces "
+            "gradients itself. Give compile the optimizer without it."
+        )
+
+
+def _check_input(model: Any, x: Any) -> None:
+    """Refuses input of which Keras 3 would lose batches."""
+    is_keras_3 = hasattr(model, "_symbolic_build")
+    if is_keras_3 and inspect.isgenerator(x) and strategy_of(model).num_replicas_in_sync > 1:
+        raise KerasModelError(
+            "x is a generator, and Keras reads batches of it to build the model, which are lost. "
+            "Give a dataset: tf.data.Dataset.from_generator(function, output_signature=...)"
+        )
+
+
+def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
+    """Returns a train function whose logs are those of all replicas, a step of `fit`."""
+    is_alone = strategy.num_replicas_in_sync == 1
+    logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_OF_STEP)
+    looks_at_loss = not is_alone and not _is_of_keras(type(model).train_step)
+
+    def train(iterator: Any) -> Any:
+        nonlocal looks_at_loss
+        run = current_fit()
+        if run is None:  # train_on_batch
+            if inspect.isgenerator(iterator) and strategy.extended.placement.num_replicas > 1:
+                raise KerasModelError(
+                    "train_on_batch would give all replicas of a worker the same rows. Call fit, "
+                    "or make the strategy with one replica."
+                )
+            if logs_of_all is not None:
+                logs_of_all.set_combines(True)
+            with needs_all_workers(), keras_step(is_training=True, combine=logs_of_all):
+                return function(iterator)
+        num_steps = _steps_per_call(model)
+        requests = run.own_requests(num_steps)
+        if logs_of_all is not None:
+            run.combines |= logs_of_all.combines_always
+            logs_of_all.set_requests(requests)
+            logs_of_all.set_combines(run.combines)
+        with run.step(num_steps), keras_step(is_training=True, combine=logs_of_all) as step:
+            logs = run.note_logs(function(iterator))
+            if looks_at_loss and not step.has_scaled_loss:
+                _warn_of_own_loss(model, strategy.num_replicas_in_sync)
+            looks_at_loss = False
+            loss = loss_in(logs)
+            loss = None if loss is None else float(loss)
+        if logs_of_all is None:
+            sums = [*requests[:-1], 1.0, loss is not None and math.isnan(loss)]
+        else:
+            sums = logs_of_all.sums()
+        run.end_step(num_steps, loss, sums)
+        return logs
+
+    return train
+
+
+def _is_of_keras(method: Callable[..., Any]) -> bool:
+    return method.__module__.startswith(tuple(f"{name}." for name in _LIBRARIES))
+
+
+def _warn_of_own_loss(model: Any, num_replicas: int) -> None:
+    v1.logging.warning(
+        "%s.train_step has a loss that Keras does not divide by the %d replicas, whose gradients "
+        "are added. Use self.compute_loss or a loss of Keras, if it does not divide by "
+        "strategy.num_replicas_in_sync itself.",
+        type(model).__name__,
+        num_replicas,
+    )
+
+
+def _steps_per_call(model: Any) -> int:
+    if hasattr(model, "steps_per_execution"):
+        return int(model.steps_per_execution or 1)
+    return int(model._steps_per_execution or 1)  # noqa: SLF001
+
+
+def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
+    is_alone = strategy.num_replicas_in_sync == 1
+    logs_of_all = None if is_alone else CombinedLogs(model, strategy)
+
+    def test(iterator: Any) -> Any:
+        with needs_all_workers(), keras_step(combine=logs_of_all):
+            return function(iterator)
+
+    return test
+
+
+def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
+    """Returns a predict function that returns the rows of all workers, in the batch's order."""
+    rows_of_all = functools.partial(all_rows, strategy=strategy)
+
+    def predict(data: Any) -> Any:
+        with needs_all_workers(), keras_step(has_loss=False, combine=rows_of_all):
+            return function(data)
+
+    return predict
+
+
+def _adapt_callbacks(library: ModuleType) -> None:
+    """Makes Keras' lists of callbacks begin and end with callbacks of tfdist."""
+
+    @extends(library.callbacks.CallbackList, "__init__")
+    def init(
+        original: Any,
+        self: Any,
+        callbacks: Any = None,
+        add_history: bool = False,
+        add_progbar: bool = False,
+        model: Any = None,
+        **params: Any,
+    ) -> None:
+        strategy = strategy_of(model)
+        if strategy is None:
+            original(self, callbacks, add_history, add_progbar, model, **params)
+            return
+        given = tf.nest.flatten(callbacks) if callbacks else []
+        support_backups(library, given, strategy)
+        if not strategy.extended.should_checkpoint:
+            add_progbar = False
+            send_files_elsewhere(library, given)
+        first, last = own_callbacks(library.callbacks, strategy, given)
+        original(self, [first, *given, last], add_history, add_progbar, model, **params)
+
+
+def _vary_seeds(generators: Any) -> None:
+    """Gives the layers of tf_keras that draw numbers another seed on each worker."""
+
+    @extends(generators, "make_legacy_seed")
+    def make_own(make: Any, self: Any) -> int | None:
+        seed, number = make(self), replica_in_sync()
+        if number and seed is None:  # The program's seed, and the place in the function.
+            program_seed, seed = tf.compat.v1.random.get_seed(None)
+            seed = None if program_seed is None else int(seed)
+        return seed if seed is None else (seed + number * SEED_STEP) % 2**31
