@@ -17,9 +17,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_flag, check_number, check_that, check_whole
-from tfdist.estimator.config.run_config import is_own
 from tfdist.estimator.graph.steady_timer import SteadyTimer
 from tfdist.estimator.graph.step import RUN_WITH_EACH_STEP
+from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.placement import HOST
 
 CheckpointSaverHook = v1.train.CheckpointSaverHook
@@ -234,7 +234,7 @@ def _is_first_replica() -> bool:
     if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
         return True
     strategy = tf.distribute.get_strategy()
-    return not is_own(strategy) or strategy.extended.replica_in_worker() == 0
+    return not is_tfdist_strategy(strategy) or strategy.extended.replica_in_worker() == 0
 
 
 def _stacked(column: tuple[Any, ...]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeGuard
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -12,6 +12,12 @@ from tfdist.cluster import Cluster, PeerWatch, Task
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import ReplicaCount, own_gpu, place
 from tfdist.strategies.reductions.engine import Collectives
+from tfdist.strategies.worker_strategy import WorkerStrategy
+
+
+def is_tfdist_strategy(strategy: object) -> TypeGuard[WorkerStrategy]:
+    """Returns whether a strategy is one of `tfdist.strategies`."""
+    return isinstance(strategy, BaseStrategy)
 
 
 class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]

@@ -7,43 +7,28 @@ model, each on another device: they share the worker's variables, and their grad
 the host before they are sent to other workers.
 
 The methods are those that TensorFlow calls on a `StrategyExtended`, in TensorFlow's order. They
-pass values on: to `graph.variables`, to `reductions.reducer`, and to `placement`.
+pass values on: to the dialect of the code that calls them (`dialect`), to `reductions.reducer`, and
+to `placement`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process import endings
-from tfdist.process.endings import OneLineError
-from tfdist.strategies.eager.datasets import (
-    distribute,
-    distribute_from_function,
-    distribute_own,
-)
-from tfdist.strategies.eager.replica_variable import note_updates
-from tfdist.strategies.eager.step import (
-    begin_step,
-    combined,
-    count_rows,
-    is_building_model,
-    take_message,
-)
+from tfdist.strategies.dialect import Dialect, is_tensorflow_2
+from tfdist.strategies.eager.dialect import EagerDialect
 from tfdist.strategies.eager.variables import EagerVariables
+from tfdist.strategies.graph.dialect import GraphDialect
 from tfdist.strategies.graph.variables import GraphVariables
 from tfdist.strategies.host_memory import keep_memory
 from tfdist.strategies.placement import HOST, Placement
-from tfdist.strategies.private_runtime import (
-    InputPlan,
-    make_distributed_dataset,
-    make_distributed_dataset_from_function,
-)
+from tfdist.strategies.private_runtime import InputPlan
 from tfdist.strategies.private_tensorflow import (
     PerReplica,
     ValueContext,
@@ -52,14 +37,9 @@ from tfdist.strategies.private_tensorflow import (
 )
 from tfdist.strategies.reductions.collectives import is_mean
 from tfdist.strategies.reductions.engine import Collectives
-from tfdist.strategies.reductions.message_names import is_tensorflow_2
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
 from tfdist.strategies.values.replica_context import are_updates_equal
-
-
-class NotJoinedError(OneLineError, RuntimeError):
-    """A program of TensorFlow 2 sends a message before the workers have met."""
 
 
 class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
@@ -78,7 +58,6 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
       divides_batches: Whether a dataset of TensorFlow 2 has global batches, which the workers
         divide. If False, each worker has a dataset of its own, whose batches are a replica's.
       graph_variables: Makes and combines the variables of the current graph.
-      eager_variables: Makes the variables of TensorFlow 2.
       when_entered: Adapts libraries to strategies, when a program of TensorFlow 2 enters one.
         `tfdist.strategies` sets it for Keras.
     """
@@ -98,11 +77,16 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._task = task
         self.placement = placement
         self._is_entered = False  # By a program of TensorFlow 2.
-        self._is_running = False  # A step of TensorFlow 2.
         self.reducer = Reducer(collectives, placement.num_replicas, half)
         self.divides_batches = True
         self.graph_variables = GraphVariables(placement, self.reducer)
-        self.eager_variables = EagerVariables(placement, self.reducer)
+        self._graph = GraphDialect(self.graph_variables)
+        eager_variables = EagerVariables(placement, self.reducer)
+        self._eager = EagerDialect(eager_variables, self.reducer)
+
+    @property
+    def _dialect(self) -> Dialect:
+        return self._eager if is_tensorflow_2() else self._graph
 
     @property
     def collectives(self) -> Collectives:
@@ -123,23 +107,17 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             self._is_entered = True
             self._container_strategy().join_workers()
             self.when_entered()
-        elif is_tensorflow_2() and not self._is_entered and self.collectives.num_workers > 1:
-            raise NotJoinedError(
-                "this program uses the strategy for the first time in a tf.function, where the "
-                "workers cannot meet. Enter strategy.scope() before it."
-            )
+        elif not self._is_entered:
+            self._dialect.refuse_late_entry()
 
     # Variables.
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        variables = self.eager_variables if is_tensorflow_2() else self.graph_variables
-        return variables.create(next_creator, **kwargs)
+        return self._dialect.create_variable(next_creator, **kwargs)
 
     def read_var(self, variable: Any) -> tf.Tensor:
         """Reads a variable. A sync-on-read variable is combined over all replicas: a collective."""
-        if is_tensorflow_2():
-            return tf.convert_to_tensor(variable)
-        return self.graph_variables.read(variable)
+        return self._dialect.read(variable)
 
     def value_container(self, value: Any) -> Any:
         return value
@@ -156,17 +134,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        if not is_tensorflow_2() or self._is_running:  # Optimizers call this inside of a step.
-            return self._results_of_replicas(fn, args, kwargs)
-        note_updates()
-        begin_step()
-        count_rows(self._batches_in(args), self.reducer)
-        self._is_running = True
-        try:
-            results = self._results_of_replicas(fn, args, kwargs)
-        finally:
-            self._is_running = False
-        return combined(results)
+        return self._dialect.run_step(
+            lambda: self._results_of_replicas(fn, args, kwargs), self._batches_in(args)
+        )
 
     def _results_of_replicas(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -213,11 +183,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
         self.enter_tensorflow_2()
         if isinstance(value, (tuple, list, dict)):
-            # TensorFlow reduces one value. Keras 3 gives a whole batch, to build the model with it.
-            if is_building_model():
-                return tf.nest.map_structure(_own_value, value)
             return tf.nest.map_structure(lambda v: self._reduce_to(reduce_op, v, v), value)
-        return self._combined([_parts_of(value)], reduce_op)[0]
+        return self._combined([parts_of(value)], reduce_op)[0]
 
     def _batch_reduce_to(
         self,
@@ -225,37 +192,22 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: Any = None,
     ) -> list[Any]:
-        values = [_parts_of(value) for value, _ in value_destination_pairs]
+        values = [parts_of(value) for value, _ in value_destination_pairs]
         # Optimizers reduce gradients, and give their variables as destinations. Other code reduces
         # other values, such as losses.
         if not all(isinstance(to, tf.Variable) for _, to in value_destination_pairs):
             return self._combined(values, reduce_op)
-        names = [_name_of(to) for _, to in value_destination_pairs]
+        names = [name_of(to) for _, to in value_destination_pairs]
         return self.reducer.reduce_gradients(values, names, mean=is_mean(reduce_op))
 
     def _combined(self, values: Sequence[Any], reduce_op: Any) -> list[Any]:
-        """Combines values that are no optimizer's, as far as is known, over all replicas."""
+        """Combines values over all replicas; the caller may be other code than an optimizer."""
         return self.reducer.reduce(
             values,
             mean=is_mean(reduce_op),
             name="all_reduce",
-            # In TensorFlow 2 they may be gradients to clip: rows stay apart, as in one process.
-            adds_equal_rows=not is_tensorflow_2(),
+            adds_equal_rows=self._dialect.adds_equal_rows,
         )
-
-    def sums_of_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Adds gradients over all replicas; rows of slices stay apart, those of each replica.
-
-        The message of a step of Keras' `fit` travels with them.
-        """
-        values, names = [_parts_of(g) for g in gradients], [_name_of(v) for v in variables]
-        sender = take_message()
-        if sender is not None:  # First, so that it shares the bucket that is sent last.
-            values, names = [[sender.message()], *values], ["message_of_the_step", *names]
-        sums = self.reducer.reduce_gradients(values, names, mean=False, adds_equal_rows=False)
-        if sender is not None:
-            sender.receive(sums.pop(0))
-        return sums
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any = None
@@ -271,12 +223,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Any, group: bool
     ) -> Any:
-        colocated = (
-            nullcontext() if is_tensorflow_2() else v1.get_default_graph().colocate_with(var)
-        )
         # Replicas of this worker have got the same reduced gradient, one tensor for each.
         args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), dict(kwargs or {})))
-        with colocated, tf.device(var.device):
+        with self._dialect.colocated_with(var), tf.device(var.device):
             result = self.reducer.if_counted(lambda: fn(var, *args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)
 
@@ -310,16 +259,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         self.enter_tensorflow_2()
-        make = make_distributed_dataset
-        if is_tensorflow_2():
-            make = distribute if self.divides_batches else distribute_own
-        return make(dataset, self._input_plan(options))
+        plan = self._input_plan(options)
+        return self._dialect.distribute(dataset, plan, divides_batches=self.divides_batches)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         self.enter_tensorflow_2()
-        in_graph = make_distributed_dataset_from_function
-        make = distribute_from_function if is_tensorflow_2() else in_graph
-        return make(dataset_fn, self._input_plan(options))
+        return self._dialect.distribute_from_function(dataset_fn, self._input_plan(options))
 
     def _input_plan(self, options: Any) -> InputPlan:
         # Full names: TensorFlow's distributed datasets would add task 0.
@@ -347,8 +292,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        is_eager = self._is_entered and is_tensorflow_2()
-        return self.placement.eager_devices if is_eager else self.placement.devices
+        return self._dialect.devices(self.placement, is_entered=self._is_entered)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
@@ -379,10 +323,11 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     @property
     def enable_partial_batch_handling(self) -> bool:
-        return is_tensorflow_2()  # `eager.datasets` changes it for datasets of known lengths.
+        return self._dialect.has_partial_batches
 
 
-def _name_of(variable: tf.Variable) -> str:
+def name_of(variable: tf.Variable) -> str:
+    """Returns a variable's name as messages have it, without the number of its output."""
     return variable.name.partition(":")[0]
 
 
@@ -405,7 +350,7 @@ def _value_in(structure: Any, replica: int) -> Any:
     return tf.nest.map_structure(value, structure)
 
 
-def _parts_of(value: Any) -> list[Value]:
+def parts_of(value: Any) -> list[Value]:
     """Returns the values of this worker's replicas as tensors or slices."""
     return [
         part if isinstance(part, tf.IndexedSlices) else tf.convert_to_tensor(part)

@@ -25,6 +25,9 @@ from tensorflow.python.distribute import input_lib
 # The same, for a v1 graph.
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
+# The spec of a value of which each replica has its own.
+from tensorflow.python.distribute.values import PerReplicaSpec
+
 # The eager runtime, whose server for other workers has no public name.
 from tensorflow.python.eager import context
 
@@ -149,6 +152,15 @@ def make_distributed_dataset_from_function(dataset_fn: Any, plan: InputPlan) -> 
     return kind(
         plan.workers, plan.strategy, [plan.context], dataset_fn=dataset_fn, options=plan.options
     )
+
+
+def replica_spec(dataset: Any) -> Any:
+    """Returns the spec of a replica's element of a distributed dataset."""
+
+    def of_first(spec: Any) -> Any:
+        return spec._value_specs[0] if isinstance(spec, PerReplicaSpec) else spec
+
+    return tf.nest.map_structure(of_first, dataset.element_spec)
 
 
 def share_of_worker(dataset: tf.data.Dataset, plan: InputPlan) -> tf.data.Dataset:

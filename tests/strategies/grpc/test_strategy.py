@@ -37,7 +37,7 @@ def in_a_function() -> str:
     import tensorflow as tf
 
     from tfdist.strategies import MultiWorkerStrategy
-    from tfdist.strategies.extended import NotJoinedError
+    from tfdist.strategies.eager.dialect import NotJoinedError
 
     strategy = MultiWorkerStrategy()
     reduce = tf.function(lambda: strategy.reduce("SUM", tf.ones([]), axis=None))

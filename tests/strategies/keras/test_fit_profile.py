@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.keras import fit_profile
-
 
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
@@ -19,10 +17,11 @@ def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         import keras
 
         from tfdist.strategies import strategy_for_run
+        from tfdist.strategies.eager.step import NOW
 
         monkeypatch.setenv("TFDIST_PROFILE", str(tmp_path / "profile"))
         monkeypatch.setenv("TFDIST_PROFILE_STEPS", steps)
-        monkeypatch.setattr(fit_profile, "_was_made", False)
+        monkeypatch.setattr(NOW, "has_profiled", False)
         with strategy_for_run().scope():
             model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, name="only")])
             at_once = {"steps_per_execution": steps_per_execution}

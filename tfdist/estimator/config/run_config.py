@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -26,10 +26,9 @@ from tfdist.cluster.tf_config import TfConfig, read_tf_config
 from tfdist.estimator.config import run_config_rules as rules
 from tfdist.estimator.config.task_role import TaskRole, device_filters, find_role
 from tfdist.process import endings
-from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.grpc.strategy import from_multi_worker_mirrored, in_place_of_servers
 from tfdist.strategies.placement import count_replicas
-from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.precision import find_precision
 
 _UNSET = object()
@@ -413,14 +412,9 @@ _STRATEGIES = (
 )
 
 
-def is_own(strategy: object) -> TypeGuard[WorkerStrategy]:
-    """Returns whether a strategy is one of `tfdist.strategies`."""
-    return isinstance(strategy, BaseStrategy)
-
-
 def is_usable(strategy: object) -> bool:
     """Returns whether a RunConfig accepts a strategy: ours, and TensorFlow's for one machine."""
-    return is_own(strategy) or isinstance(strategy, _LOCAL) or is_default(strategy)
+    return is_tfdist_strategy(strategy) or isinstance(strategy, _LOCAL) or is_default(strategy)
 
 
 def is_default(strategy: object) -> bool:

@@ -12,10 +12,11 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster import ClusterError
 from tfdist.cluster.arguments import is_whole
 from tfdist.estimator.config.arguments import InputFn, argument_names, nearest_multiples
-from tfdist.estimator.config.run_config import RunConfig, is_default, is_own
+from tfdist.estimator.config.run_config import RunConfig, is_default
 from tfdist.estimator.private_keras import mixed_float16_allowed
 from tfdist.estimator.spec import ModeKeys
 from tfdist.strategies import LocalStrategy
+from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
@@ -32,7 +33,7 @@ def training_strategy(config: RunConfig) -> WorkerStrategy | None:
     given = config.train_distribute
     if given is None or is_default(given):
         return _local_strategy(config.device.num_replicas, config)
-    if not is_own(given):
+    if not is_tfdist_strategy(given):
         return _from_stock(given, config)
     requested, has = config.device.num_replicas, len(given.extended.worker_devices)
     if requested not in (1, has):
@@ -46,7 +47,7 @@ def training_strategy(config: RunConfig) -> WorkerStrategy | None:
 def evaluation_strategy(config: RunConfig) -> WorkerStrategy | None:
     """Returns the strategy that evaluates, in this process alone; None for one replica."""
     given = config.eval_distribute
-    if given is not None and not is_own(given) and not is_default(given):
+    if given is not None and not is_tfdist_strategy(given) and not is_default(given):
         return _from_stock(given, config)
     return _local_strategy(num_local_replicas(config, given), config)
 
@@ -233,7 +234,7 @@ def replica_batch_size(
 
 def num_workers(strategy: WorkerStrategy | None) -> int:
     """Returns the number of workers of a strategy; 1 without one or with one for one machine."""
-    return int(strategy.extended.collectives.num_workers) if is_own(strategy) else 1
+    return int(strategy.extended.collectives.num_workers) if is_tfdist_strategy(strategy) else 1
 
 
 def _check_params(params: Any) -> None:

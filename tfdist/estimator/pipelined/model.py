@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.config.run_config import RunConfig, is_own
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec, need_devices
 from tfdist.estimator.pipelined.template import Template, call_stages, make_template
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
@@ -17,6 +17,7 @@ from tfdist.pipeline.graph.cutting import StageFunctions, make_stages
 from tfdist.pipeline.graph.execution import Replica, ReplicaResult, Weights, walk
 from tfdist.pipeline.graph.gradients import add_gradients
 from tfdist.pipeline.schedule import training_ticks
+from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.placement import HOST, place
 from tfdist.strategies.reductions.slices import scaled
 
@@ -76,7 +77,7 @@ def _devices(spec: PipelineEstimatorSpec, config: RunConfig, *, offset: int = 0)
     """Returns the devices of the stages, `offset` replicas after the one whose code is running."""
     need_devices(spec.num_devices)
     strategy = tf.distribute.get_strategy()
-    if is_own(strategy):
+    if is_tfdist_strategy(strategy):
         placement, running = strategy.extended.placement, strategy.extended.replica_in_worker()
     else:
         placement, running = place(config.device.device), 0

@@ -13,7 +13,6 @@ all evaluate and save the same ones.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +21,7 @@ from weakref import WeakValueDictionary
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.eager.step import current_step, own_rows
+from tfdist.strategies.eager.step import NOW, Reads, own_rows
 from tfdist.strategies.private_tensorflow import ResourceVariable
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values.replica_context import (
@@ -42,8 +41,7 @@ SCATTERS = (
 )
 # A prime, so that seeds that a program counts up do not meet those of other replicas.
 SEED_STEP = 15_485_863
-_numbers = itertools.count()
-# Those of this process that are still in use, in the order of their creation.
+# The replica variables of this process that are still in use, by `id`, oldest first.
 _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
 
 
@@ -81,13 +79,11 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         others = [ResourceVariable(**own) for _ in range(num_replicas - 1)]
         self._others = others
         self._all_handles = (self._first_handle, *(other.handle for other in others))
-        self.number = next(_numbers)
-        _variables[self.number] = self
+        _variables[id(self)] = self
 
     @property
     def handle(self) -> tf.Tensor:
-        handles = self.__dict__.get("_all_handles")  # None while the base class is being made.
-        return self._first_handle if handles is None else handles[replica_in_worker()]
+        return self._all_handles[replica_in_worker()] if self._is_made() else self._first_handle
 
     @property
     def _handle(self) -> Any:
@@ -100,6 +96,10 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     @_handle.setter
     def _handle(self, handle: tf.Tensor) -> None:
         self._first_handle = handle
+
+    def _is_made(self) -> bool:
+        """Returns whether the constructor has run; TensorFlow's base class calls methods in it."""
+        return "_all_handles" in self.__dict__
 
     def _is_read_as_it_is(self) -> bool:
         """Returns whether `value` gives what is stored under the handle."""
@@ -132,13 +132,11 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         return [read(resource=handle, dtype=self.dtype) for handle in self._all_handles]
 
     def _reads_own(self) -> bool:
-        if "number" not in self.__dict__ or not self._is_on_read or is_in_replica():
+        if not self._is_made() or not self._is_on_read or is_in_replica() or NOW.reads.are_own:
             return True
-        if _all_read_own:
-            return True
-        if _prepared is not None and self.number in _prepared:
+        if NOW.reads.combined is not None and id(self) in NOW.reads.combined:
             return False
-        return current_step() is not None or (self._is_equal and not self._is_assigned_elsewhere)
+        return NOW.step is not None or (self._is_equal and not self._is_assigned_elsewhere)
 
     # Assignments.
 
@@ -175,18 +173,18 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
 
     def _is_for_one(self) -> bool:
         """Returns whether an assignment is for the replica whose code is running."""
-        if "number" not in self.__dict__:
+        if not self._is_made():
             return True
         if not is_in_replica() or are_updates_equal():
             return False
         self.drifts = True
-        self._is_assigned_elsewhere |= current_step() is None
+        self._is_assigned_elsewhere |= NOW.step is None
         return True
 
     def _unless_empty(self, value: Any, otherwise: Callable[[], tf.Tensor]) -> Any:
         """Returns a value, or the other one if the replica's batch has no row."""
         rows = own_rows()
-        if rows is None or not self.dtype.is_floating or "number" not in self.__dict__:
+        if rows is None or not self.dtype.is_floating or not self._is_made():
             return value
         return tf.where(rows > 0, tf.cast(value, self.dtype), otherwise())
 
@@ -278,29 +276,18 @@ class SeedVariable(ReplicaVariable):
         return tf.constant([SEED_STEP * replica_in_sync(), 0], self.dtype)
 
 
-# Whether reads anywhere are those of this worker's first replica, as `reads_own` says.
-_all_read_own = False
-
-
 @contextmanager
 def reads_own() -> Iterator[None]:
     """Makes reads in the `with` block give this worker's own values: no collectives."""
-    global _all_read_own
-    before, _all_read_own = _all_read_own, True
-    try:
+    with NOW.having(reads=Reads(are_own=True)):
         yield
-    finally:
-        _all_read_own = before
-
-
-# The combinations of variables that `reads_combined` has made, by the variables' numbers.
-_prepared: dict[int, tf.Tensor] | None = None
 
 
 def combine(variables: Sequence[ReplicaVariable]) -> list[tf.Tensor]:
     """Returns each variable's combination over all replicas, on the host; a collective."""
-    if _prepared is not None and all(v.number in _prepared for v in variables):
-        return [_prepared[v.number] for v in variables]
+    made = NOW.reads.combined
+    if made is not None and all(id(v) in made for v in variables):
+        return [made[id(v)] for v in variables]
     return _combine(variables, [], variables[0].reducer)[0]
 
 
@@ -318,16 +305,16 @@ def _combine(
     if sums or more:
         parts = [*(v.read_each() for v in sums), *([tensor] for tensor in more)]
         reduced = reducer.reduce(parts, mean=False, name="read_sums")
-        combined.update((v.number, value) for v, value in zip(sums, reduced, strict=False))
+        combined.update((id(v), value) for v, value in zip(sums, reduced, strict=False))
         added = reduced[len(sums) :]
     if means:
         parts = [v.read_each() for v in means]
         reduced = reducer.reduce(parts, mean=True, name="read_means")
-        combined.update((v.number, value) for v, value in zip(means, reduced, strict=True))
+        combined.update((id(v), value) for v, value in zip(means, reduced, strict=True))
     for v in variables:
-        if v.number not in combined:  # ONLY_FIRST_REPLICA, or NONE, which has nothing better.
-            combined[v.number] = reducer.broadcast(v.read_each()[0], f"{v.name}/read")
-    return [combined[v.number] for v in variables], added
+        if id(v) not in combined:  # ONLY_FIRST_REPLICA, or NONE, which has nothing better.
+            combined[id(v)] = reducer.broadcast(v.read_each()[0], f"{v.name}/read")
+    return [combined[id(v)] for v in variables], added
 
 
 @contextmanager
@@ -339,20 +326,16 @@ def reads_combined(
     A collective. Variables of other kinds are read as usual. Yields the sum over the workers of
     `requests`, which shares the message.
     """
-    global _prepared
     own = [v for v in variables if isinstance(v, ReplicaVariable)]
-    before = _prepared
     values, (sums,) = _combine(own, [requests], reducer)
-    _prepared = {v.number: value for v, value in zip(own, values, strict=True)}
-    try:
+    combined = {id(v): value for v, value in zip(own, values, strict=True)}
+    with NOW.having(reads=Reads(combined=combined)):
         yield sums
-    finally:
-        _prepared = before
 
 
 def synchronize() -> None:
     """Gives all replicas the mean of each statistic; a collective."""
-    variables = [v for _, v in sorted(_variables.items()) if v.is_statistic]
+    variables = [v for v in list(_variables.values()) if v.is_statistic]
     if variables:
         for variable, value in zip(variables, combine(variables), strict=True):
             variable.become_equal(value)

@@ -1,4 +1,15 @@
-"""The step of a Keras model that is being traced or executed: how many rows each replica has.
+"""The step of TensorFlow 2 that this process traces or executes, and what is known of it.
+
+Keras and TensorFlow call code of a strategy without naming the step: a metric assigns a variable, a
+loss is scaled, an optimizer applies gradients. That code looks here. There is one object, `NOW`:
+
+    who sets it                                  attribute     who reads it
+    keras.fit.fit_run, around a `fit`            fit           keras: callbacks, input, models
+    keras.models, around a train, test or        step          keras: losses, optimizers, results;
+      predict function                                           eager.replica_variable
+    run_step, around the replicas' code          is_running    run_step
+    replica_variable.reads_own, reads_combined   reads         eager.replica_variable
+    keras.fit_profile                            has_profiled  keras.fit_profile
 
 Keras takes the mean loss of each replica and divides it by the number of replicas. That is the mean
 of the global batch only if all replicas have as many rows. So a replica's loss counts by its share:
@@ -6,12 +17,12 @@ of the global batch only if all replicas have as many rows. So a replica's loss 
     rows of replica r / rows of all replicas         in place of 1 / number of replicas
 
 The sum of the rows is one message, which the forward pass does not wait for. A replica may have no
-row: its share is 0, and it leaves moving averages as they are.
+row: its share is 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,178 +31,192 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
-from tfdist.strategies.private_tensorflow import ResourceVariable, is_inside_control_flow
+from tfdist.strategies.private_tensorflow import is_inside_control_flow
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values.replica_context import replica_in_worker
 
-# Combines what the replicas' steps of this worker have returned; a collective.
-Combine = Callable[[Any], Any]
 
+class StepResults(Protocol):
+    """The receiver of what the replicas of a step return.
 
-class StepMessage(Protocol):
-    """A message for the other workers that can travel with a step's gradients."""
+    Attributes:
+      has_message: Whether numbers of this worker travel with a train step's gradients.
+    """
+
+    has_message: bool
+
+    def __call__(self, results: Any) -> Any:
+        """Combines what the replicas' steps of this worker have returned; may be a collective."""
+
+    def count(self, rows: Sequence[tf.Tensor]) -> None:
+        """Counts the rows of each replica of this worker in a train step: int32 scalars."""
 
     def message(self) -> tf.Tensor:
-        """Returns this worker's numbers."""
+        """Returns this worker's numbers that travel with the gradients."""
 
     def receive(self, sums: tf.Tensor) -> None:
-        """Takes the sums of the numbers over the workers."""
+        """Takes the sums of the messages over the workers."""
 
 
 @dataclass
 class KerasStep:
-    """A step of a Keras model.
+    """A step of a Keras model, or as many steps as a call of its function makes.
 
     Attributes:
       is_training: Whether it updates the model, rather than evaluates or predicts.
       has_loss: Whether it has a loss: it trains or evaluates.
-      rows: int32 scalars, the rows of each replica of this worker; None where all have as many.
-      combine: Combines what the replicas' steps have returned; None leaves it as it is.
-      message: The object with the message that waits for the first gradients of the step.
+      results: What becomes of the replicas' results; None leaves them as they are.
+      sends_message: Whether a message waits for the first gradients of the step.
       graph: The graph that the step is part of.
+      rows: int32 scalars, the rows of each replica of this worker; None where all have as many.
       shares: float32 scalars, each replica's share of the rows of all; None where all have as many.
       has_scaled_loss: Whether Keras has divided a loss by the replicas, as the step was traced.
     """
 
-    is_training: bool
-    has_loss: bool
-    combine: Combine | None = None
-    message: StepMessage | None = None
+    is_training: bool = False
+    has_loss: bool = True
+    results: StepResults | None = None
+    sends_message: bool = False
     graph: tf.Graph | None = None
     rows: Sequence[tf.Tensor] | None = None
     shares: Sequence[tf.Tensor] | None = None
     has_scaled_loss: bool = False
 
+    def begin(self, batches: Sequence[Any], reducer: Reducer) -> None:
+        """Notes the begin of the replicas' code; each has a batch. See `_count` for its message."""
+        self.graph = v1.get_default_graph()
+        self.sends_message = (
+            self.is_training and self.results is not None and self.results.has_message
+        )
+        self.rows = self.shares = None
+        firsts = [_first_tensor(batch) for batch in batches]
+        if all(first is not None for first in firsts):
+            self._count(firsts, reducer)
 
-_current: KerasStep | None = None
-_examples: ResourceVariable | None = None
+    def _count(self, firsts: Sequence[tf.Tensor], reducer: Reducer) -> None:
+        """Notes the rows of each replica; a collective if they may differ and there is a loss."""
+        with tf.device(HOST):
+            rows = [tf.shape(first)[0] for first in firsts]  # [] each
+            if self.is_training and self.results is not None:
+                self.results.count(rows)
+            is_known = all(first.shape[0] is not None for first in firsts)
+            if is_known and not tf.executing_eagerly():
+                return
+            self.rows = rows
+            if self.has_loss:
+                own = [tf.cast(number, tf.float32) for number in rows]
+                total = reducer.reduce([own], mean=False, name="rows")[0]  # []
+                self.shares = [tf.math.divide_no_nan(number, total) for number in own]
+
+    def take_message(self) -> tf.Tensor | None:
+        """Returns the message that gradients take along; None if there is none.
+
+        Gradients in a loop or a branch of the step take none along: they may not be reduced at all.
+        """
+        if not self.sends_message or self.results is None:
+            return None
+        if not tf.executing_eagerly() and is_inside_control_flow(self.graph):
+            return None
+        self.sends_message = False
+        return self.results.message()
 
 
-def current_step() -> KerasStep | None:
-    """Returns the step of a Keras model that is being traced or executed; None outside of one."""
-    return _current
+@dataclass(frozen=True)
+class Reads:
+    """The way in which variables with values of each replica are read outside of its code.
+
+    Attributes:
+      are_own: Whether reads give this worker's first replica's values, without a message.
+      combined: Combinations over all replicas that are made already, by the variable's id.
+    """
+
+    are_own: bool = False
+    combined: Mapping[int, tf.Tensor] | None = None
+
+
+@dataclass
+class Now:
+    """The state of this process; the module's docstring says who sets and who reads it.
+
+    Attributes:
+      fit: The `FitRun` of the call of `fit` that is running; None outside of one.
+      step: The step of a Keras model that is being traced or executed; None outside of one.
+      is_running: Whether the code of replicas is running.
+      reads: How variables with values of each replica are read outside of their code.
+      has_profiled: Whether a `fit` of this process has been profiled.
+    """
+
+    fit: Any = None
+    step: KerasStep | None = None
+    is_running: bool = False
+    reads: Reads = Reads()
+    has_profiled: bool = False
+
+    @contextmanager
+    def having(self, **values: Any) -> Iterator[None]:
+        """Sets attributes in the `with` block."""
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+
+NOW = Now()
 
 
 @contextmanager
 def keras_step(
-    *, is_training: bool = False, has_loss: bool = True, combine: Combine | None = None
+    *, is_training: bool = False, has_loss: bool = True, results: StepResults | None = None
 ) -> Iterator[KerasStep]:
     """Marks what the `with` block traces or executes as a step of a Keras model.
 
     The caller makes statistics equal before anything else reads them. The arguments are attributes
     of `KerasStep`.
     """
-    global _current
-    step = KerasStep(is_training, has_loss, combine)
-    before, _current = _current, step
-    try:
+    step = KerasStep(is_training, has_loss, results)
+    with NOW.having(step=step):
         yield step
-    finally:
-        _current = before
 
 
-_is_building_model = False
+def run_step(
+    call: Callable[[], Any],
+    batches: Sequence[Any],
+    reducer: Reducer,
+    before: Callable[[], None],
+) -> Any:
+    """Runs the code of all replicas of this worker, and combines its results in a Keras step.
 
-
-def is_building_model() -> bool:
-    """Returns whether Keras 3 is building a model with the first batch of a dataset."""
-    return _is_building_model
-
-
-@contextmanager
-def building_model() -> Iterator[None]:
-    """Marks the `with` block as one in which Keras 3 builds a model; it looks at shapes alone."""
-    global _is_building_model
-    before, _is_building_model = _is_building_model, True
-    try:
-        yield
-    finally:
-        _is_building_model = before
-
-
-def count_rows(batches: Sequence[Any], reducer: Reducer) -> None:
-    """Notes the rows of the batch of each replica of this worker.
-
-    A collective if rows may differ and there is a loss.
+    Args:
+      call: Runs the code, and returns its results.
+      batches: The first argument of that code, for each replica; empty without one.
+      reducer: Combines values over all replicas.
+      before: Called first.
     """
-    if _current is None:
-        return
-    _current.rows = _current.shares = None
-    firsts = [_first_tensor(batch) for batch in batches]
-    if any(first is None for first in firsts):
-        return
-    if _current.is_training:
-        _note_examples(firsts)
-    if all(first.shape[0] is not None for first in firsts) and not tf.executing_eagerly():
-        return
-    with tf.device(HOST):
-        rows = [tf.shape(first)[0] for first in firsts]  # [] each
-        _current.rows = rows
-        if _current.has_loss:
-            own = [tf.cast(number, tf.float32) for number in rows]
-            total = reducer.reduce([own], mean=False, name="rows")[0]  # []
-            _current.shares = [tf.math.divide_no_nan(number, total) for number in own]
-
-
-def begin_step() -> None:
-    """Notes the begin of a step's replicas: its message may travel with their gradients."""
-    if _current is not None:
-        _current.graph = v1.get_default_graph()
-        combine: Any = _current.combine
-        has_message = _current.is_training and hasattr(combine, "message")
-        _current.message = combine if has_message else None
-
-
-def take_message() -> StepMessage | None:
-    """Returns the object with the message that gradients take along; None if there is none.
-
-    Gradients in a loop or a branch of the step take none along: they may not be reduced at all.
-    """
-    if _current is None or _current.message is None:
-        return None
-    if not tf.executing_eagerly() and is_inside_control_flow(_current.graph):
-        return None
-    taken, _current.message = _current.message, None
-    return taken
-
-
-def has_taken_message() -> bool:
-    """Returns whether the gradients of the current step have taken its message along."""
-    return _current is not None and _current.is_training and _current.message is None
-
-
-def combined(results: Any) -> Any:
-    """Returns the results of a step's replicas, combined if the current step combines them."""
-    return results if _current is None or _current.combine is None else _current.combine(results)
-
-
-def examples_taken() -> float:
-    """Returns the rows that this worker has trained on since its program began."""
-    return 0.0 if _examples is None else float(_examples.numpy())
-
-
-def _note_examples(firsts: Sequence[tf.Tensor]) -> None:
-    global _examples
-    with tf.device(HOST):
-        if _examples is None:
-            with tf.init_scope():  # No variable of the strategy: it is not saved or combined.
-                _examples = ResourceVariable(tf.zeros([], tf.float64), trainable=False)
-        rows = tf.add_n([tf.cast(tf.shape(first)[0], tf.float64) for first in firsts])
-        _examples.assign_add(rows, read_value=False)
+    if NOW.is_running:  # Optimizers call this inside of a step.
+        return call()
+    before()
+    step = NOW.step
+    if step is not None:
+        step.begin(batches, reducer)
+    with NOW.having(is_running=True):
+        results = call()
+    return results if step is None or step.results is None else step.results(results)
 
 
 def own_rows() -> tf.Tensor | None:
     """Returns the rows of the replica whose code is running; None if they are not counted."""
-    if _current is None or _current.rows is None:
+    if NOW.step is None or NOW.step.rows is None:
         return None
-    return _current.rows[replica_in_worker()]
+    return NOW.step.rows[replica_in_worker()]
 
 
 def own_share() -> tf.Tensor | None:
     """Returns the share of the replica whose code is running; None if all have the same."""
-    if _current is None or _current.shares is None:
+    if NOW.step is None or NOW.step.shares is None:
         return None
-    return _current.shares[replica_in_worker()]
+    return NOW.step.shares[replica_in_worker()]
 
 
 def loss_in(logs: Any) -> Any:

@@ -13,13 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.dialect import is_tensorflow_2
 from tfdist.strategies.grpc import ops as grpc_ops
 from tfdist.strategies.grpc.direct_exchange import Collective, DirectExchange
 from tfdist.strategies.reductions.buckets import Sum, find_dependencies, group_sums
 from tfdist.strategies.reductions.compression import from_copied, to_copied
 from tfdist.strategies.reductions.early_reduction import is_outside
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives
-from tfdist.strategies.reductions.message_names import is_tensorflow_2
 
 # A message costs about as much as copying 1 MB into a bucket and out again.
 _BUCKET_SIZE_BYTES = 1 << 20

@@ -46,111 +46,145 @@ _READS_NO_BATCH = {
 }
 
 
-def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
-    """Returns the first and the last callback of a list; those in `given` are between them."""
+def tfdist_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
+    """Returns the first and the last callback of a list; those in `given` are between them.
 
-    class BeforeOthers(callbacks.Callback):  # type: ignore[misc]
-        """Makes statistics equal on all replicas, before anything evaluates or saves them."""
+    `callbacks` is the module of a Keras library, from whose class both derive.
+    """
 
-        def on_train_begin(self, logs: Any = None) -> None:
-            model = self.model
-            optimizer: Any = getattr(model, "optimizer", None)
-            if model.built and hasattr(optimizer, "build") and not is_built(optimizer):
-                with strategy.scope():  # Before a backup is read, which worker 0 alone does.
-                    optimizer.build(model.trainable_variables)
+    def derived(kind: type) -> Any:
+        return type(kind.__name__, (kind, callbacks.Callback), {})
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            note_updates()
-            run = current_fit()
+    first, last = derived(BeforeOthers)(strategy), derived(AfterOthers)(strategy, callbacks, given)
+    return first, last
+
+
+class BeforeOthers:
+    """Makes statistics equal on all replicas, before other callbacks evaluate or save them.
+
+    A callback of a Keras library: see `tfdist_callbacks`.
+    """
+
+    model: Any
+
+    def __init__(self, strategy: Any) -> None:
+        super().__init__()
+        self._strategy = strategy
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        model = self.model
+        optimizer: Any = getattr(model, "optimizer", None)
+        if model.built and hasattr(optimizer, "build") and not is_built(optimizer):
+            with self._strategy.scope():  # Before a backup is read, which worker 0 alone does.
+                optimizer.build(model.trainable_variables)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        note_updates()
+        run = current_fit()
+        if run is not None:
+            run.begin_epoch(epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        run = current_fit()
+        if run is not None:
+            run.end_epoch(logs)
+        with needs_all_workers():
+            synchronize()
+            check_eager_weights(
+                [tf_variable(v) for v in self.model.trainable_variables],
+                self._strategy.extended.collectives,
+            )
+
+    def on_train_end(self, logs: Any = None) -> None:
+        with needs_all_workers():
+            synchronize()
+
+    on_test_begin = on_predict_begin = on_train_end
+
+
+class AfterOthers:
+    """Shares what one worker has restored, then lets the run know what it has to do.
+
+    A callback of a Keras library: see `tfdist_callbacks`.
+    """
+
+    model: Any
+    params: Any
+
+    def __init__(self, strategy: Any, callbacks: Any, given: Sequence[Any]) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._callbacks = callbacks  # The module.
+        self._given = given
+        self._backups = [one for one in given if type(one).__name__ == "BackupAndRestore"]
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        run, reducer = current_fit(), self._strategy.extended.reducer
+        sender, position = 0, None
+        with needs_all_workers():
             if run is not None:
-                run.begin_epoch(epoch)
+                run.snapshots = self._make_snapshots(run)
+                if run.snapshots is not None:
+                    sender, position = run.snapshots.restore(reducer)
+            share_state(self.model, reducer, sender)
+        if run is not None:
+            self._resume(run, sender, position)
+            steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
+            first = getattr(self.model, "_initial_epoch", None) or 0
+            run.begin(steps, first, epochs, self._log_interval_s())
+            run.save_backup = self._save_backup
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            run = current_fit()
-            if run is not None:
-                run.end_epoch(logs)
-            with needs_all_workers():
-                synchronize()
-                check_eager_weights(
-                    [tf_variable(v) for v in self.model.trainable_variables],
-                    strategy.extended.collectives,
-                )
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        run = current_fit()
+        if run is not None:
+            run.take_snapshot(is_in_epoch=False)
 
-        def on_train_end(self, logs: Any = None) -> None:
-            with needs_all_workers():
-                synchronize()
+    def on_train_end(self, logs: Any = None) -> None:
+        run = current_fit()
+        if run is not None and run.snapshots is not None:
+            run.snapshots.end()
 
-        on_test_begin = on_predict_begin = on_train_end
+    def _log_interval_s(self) -> float:
+        """Returns how often logs are read during an epoch: 0 for each step, or never."""
+        if any(reads_batch_logs(self._callbacks, callback) for callback in self._given):
+            return 0.0
+        has_bar = self.params.get("verbose") in (1, "auto")
+        is_shown = has_bar and self._strategy.extended.should_checkpoint
+        return BAR_INTERVAL_S if is_shown else math.inf
 
-    class AfterOthers(callbacks.Callback):  # type: ignore[misc]
-        """Shares what one worker has restored, then lets the run know what it has to do."""
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            run, reducer = current_fit(), strategy.extended.reducer
-            sender, position = 0, None
-            with needs_all_workers():
-                if run is not None:
-                    run.snapshots = make_snapshots(self.model, run)
-                    if run.snapshots is not None:
-                        sender, position = run.snapshots.restore(reducer)
-                share_state(self.model, reducer, sender)
-            if run is not None:
-                resume(self.model, run, sender, position)
-                steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
-                first = getattr(self.model, "_initial_epoch", None) or 0
-                run.begin(steps, first, epochs, self.log_interval_s())
-                run.save_backup = save_backup
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            run = current_fit()
-            if run is not None:
-                run.take_snapshot(is_in_epoch=False)
-
-        def on_train_end(self, logs: Any = None) -> None:
-            run = current_fit()
-            if run is not None and run.snapshots is not None:
-                run.snapshots.end()
-
-        def log_interval_s(self) -> float:
-            """Returns how often logs are read during an epoch: 0 for each step, or never."""
-            if any(reads_batch_logs(callbacks, callback) for callback in given):
-                return 0.0
-            has_bar = self.params.get("verbose") in (1, "auto")
-            return BAR_INTERVAL_S if has_bar and strategy.extended.should_checkpoint else math.inf
-
-    backups = [one for one in given if type(one).__name__ == "BackupAndRestore"]
-
-    def make_snapshots(model: Any, run: FitRun) -> FitSnapshots | None:
+    def _make_snapshots(self, run: FitRun) -> FitSnapshots | None:
         """Returns the snapshots of `fit`; None if none are kept. A collective, with backups."""
         every_steps, launched = read_snapshot_steps(), read_run()
         if not every_steps or launched is None:
             return None
-        why_not = why_none(model, backups)
+        why_not = why_none(self.model, self._backups)
         if why_not:
             if run.is_first:
                 print_to_stderr(f"No snapshots are kept in memory: {why_not}.")
             return None
-        name = name_for(os.fspath(backups[0].backup_dir))  # Worker 0's counts.
-        halves = share_numbers([int(name[:8], 16), int(name[8:], 16)], strategy.extended.reducer)
+        name = name_for(os.fspath(self._backups[0].backup_dir))  # Worker 0's counts.
+        halves = [int(name[:8], 16), int(name[8:], 16)]
+        halves = share_numbers(halves, self._strategy.extended.reducer)
         name = "".join(f"{half:08x}" for half in halves)
-        return FitSnapshots(model, every_steps, launched, name, run.signals)
+        return FitSnapshots(self.model, every_steps, launched, name, run.signals)
 
-    def resume(model: Any, run: FitRun, sender: int, position: Mapping[str, int] | None) -> None:
+    def _resume(self, run: FitRun, sender: int, position: Mapping[str, int] | None) -> None:
         """Lets the input go on where a backup or a snapshot was made. A collective, with backups.
 
         The position on the worker that has restored it, the sender, is what `FitSnapshots.restore`
         has returned; None takes the backup's.
         """
-        if not backups or getattr(model, "optimizer", None) is None:
+        model, extended = self.model, self._strategy.extended
+        if not self._backups or getattr(model, "optimizer", None) is None:
             return
-        extended, saved = strategy.extended, None
+        saved = None
         if position:
             saved = FitPosition(**position)
         elif position is None and extended.should_checkpoint:
-            saved = position_of_backup(backups, model)
+            saved = position_of_backup(self._backups, model)
         shared = [-1, 0]
         if saved is not None:
-            divides = getattr(extended, "divides_batches", True)
+            divides = extended.divides_batches
             shared = [*start_after(saved, num_workers=run.num_workers, divides_batches=divides)]
         epoch, steps = share_numbers(shared, extended.reducer, sender)
         if epoch < 0:
@@ -158,19 +192,17 @@ def own_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[
         run.resume(epoch, steps)
         if hasattr(model, "_initial_epoch"):  # Keras 3
             model._initial_epoch = epoch  # noqa: SLF001
-            for backup in backups:  # It counts from here.
+            for backup in self._backups:  # It counts from here.
                 backup._current_epoch = epoch  # noqa: SLF001
                 backup._last_batch_seen = max(0, steps - 1)  # noqa: SLF001
 
-    def save_backup() -> bool:
+    def _save_backup(self) -> bool:
         """Saves what BackupAndRestore would; returns whether the list has one."""
         synchronize()
-        for backup in backups:
-            if strategy.extended.should_checkpoint:
+        for backup in self._backups:
+            if self._strategy.extended.should_checkpoint:
                 _save_backup(backup)
-        return bool(backups)
-
-    return BeforeOthers(), AfterOthers()
+        return bool(self._backups)
 
 
 def reads_batch_logs(callbacks: Any, callback: Any) -> bool:

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from tfdist.strategies.base import is_tfdist_strategy
+
 
 def extends(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns a decorator that puts a function in place of a method, or of a module's function.
@@ -28,4 +30,4 @@ def extends(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..
 def strategy_of(model: Any) -> Any:
     """Returns the strategy of tfdist in whose scope a model was made; None without one."""
     strategy = getattr(model, "distribute_strategy", None)
-    return strategy if hasattr(getattr(strategy, "extended", None), "reducer") else None
+    return strategy if is_tfdist_strategy(strategy) else None

@@ -25,9 +25,10 @@ from tfdist.process.endings import print_to_stderr
 from tfdist.process.progress_file import find_progress_file, set_phase
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize
 from tfdist.strategies.eager.run import needs_all_workers, training
-from tfdist.strategies.eager.step import examples_taken, loss_in
+from tfdist.strategies.eager.step import NOW, loss_in
 from tfdist.strategies.keras.fit_profile import profile_of_run
 from tfdist.strategies.keras.snapshots import FitSnapshots
+from tfdist.strategies.keras.step_results import OwnResults
 from tfdist.strategies.saving.stop_limit import StopLimit
 from tfdist.strategies.stop_signals import (
     NUM_REQUESTS,
@@ -101,6 +102,8 @@ class FitRun:
         self.snapshots: FitSnapshots | None = None
         self.stop_limit = StopLimit()
         self.save_backup: Callable[[], bool] = lambda: False
+        before = None if self._file is None else self._file.read()
+        self._examples_before = 0.0 if before is None else before.examples
 
     def begin(
         self, steps: int | None, first_epoch: int, num_epochs: int, log_interval_s: float
@@ -214,7 +217,9 @@ class FitRun:
             self.logs, self._logs_at_s = logs, time.monotonic()
         return self.logs
 
-    def end_step(self, num_steps: int, loss: float | None, sums: Sequence[float]) -> None:
+    def end_step(
+        self, num_steps: int, loss: float | None, sums: Sequence[float], results: OwnResults
+    ) -> None:
         """Notes the end of a call, and leaves the training if a worker got a stop signal.
 
         Args:
@@ -222,6 +227,7 @@ class FitRun:
           loss: The loss over all replicas; None if the logs have none.
           sums: The sums over the workers: NUM_OF_STEP numbers, then for each worker whether its
             loss is NaN: in this step if it has combined its logs, else in the step before.
+          results: Where the rows that this worker has trained on in this `fit` are counted.
         """
         self._step += num_steps
         self._steps_done += num_steps
@@ -234,7 +240,8 @@ class FitRun:
         self.combines = sums[NUM_REQUESTS] > 0
         if self._file is not None:
             shown = math.nan if loss is None else loss
-            self._file.step_ends(step=self._step, loss=shown, examples=examples_taken())
+            examples = self._examples_before + results.examples()
+            self._file.step_ends(step=self._step, loss=shown, examples=examples)
         if any(flags) or (loss is not None and math.isnan(loss)):
             self._name_nan(flagged_step, flags)
         order = order_in(sums[:NUM_REQUESTS])
@@ -251,12 +258,10 @@ class FitRun:
         self.signals.leave()
 
 
-_current: FitRun | None = None
-
-
 def current_fit() -> FitRun | None:
     """Returns the call of `fit` that is running in this process."""
-    return _current
+    run: FitRun | None = NOW.fit
+    return run
 
 
 @contextmanager
@@ -265,19 +270,17 @@ def fit_run(model: Any, strategy: Any, first_epoch: int = 0) -> Iterator[None]:
 
     A model that a callback of another trains has a FitRun of its own, in the other's training.
     """
-    global _current
-    outer = _current
+    outer = current_fit()
     with listening() as signals:
-        run = _current = FitRun(model, strategy, signals, first_epoch)
+        run = FitRun(model, strategy, signals, first_epoch)
         try:
-            with ExitStack() as stack:
+            with NOW.having(fit=run), ExitStack() as stack:
                 if outer is None:
                     stack.enter_context(signals.noted())
                     stack.enter_context(training(signals.calls))
                 yield
                 run.end()
         finally:
-            _current = outer
             if run.snapshots is not None:
                 run.snapshots.wait()
 

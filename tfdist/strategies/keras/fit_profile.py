@@ -19,9 +19,8 @@ import tensorflow as tf
 from tfdist.cluster.environment import read_profile
 from tfdist.process.endings import print_to_stderr
 from tfdist.profile import trace_events
+from tfdist.strategies.eager.step import NOW
 from tfdist.strategies.private_runtime import profiled_ops
-
-_was_made = False
 
 
 class FitProfile:
@@ -95,9 +94,8 @@ class FitProfile:
 
 def profile_of_run(worker_index: int) -> FitProfile | None:
     """Returns the profile that `tfdist run --profile` requests, of the first `fit` of a process."""
-    global _was_made
     requested = read_profile()
-    if requested is None or _was_made:
+    if requested is None or NOW.has_profiled:
         return None
-    _was_made = True
+    NOW.has_profiled = True
     return FitProfile(*requested, worker_index)

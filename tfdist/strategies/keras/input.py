@@ -18,7 +18,8 @@ the order that it had. The file, input.json, has the newest two positions. It is
 weights, and the optimizer's number of steps says which of the two belongs to them.
 
 Private names: of Keras 3 `BackupAndRestore._save_model`, `_current_epoch` and `_last_batch_seen`,
-and `TFEpochIterator` with its `_enumerate_iterator` and `_num_batches`; of tf_keras
+and `TFEpochIterator` with its `_enumerate_iterator`, `_num_batches` and
+`_distributed_dataset`; of tf_keras
 `BackupAndRestore._backup`, and `DataHandler` with its `_dataset`, `_adapter`, `_steps_per_epoch`,
 `_configure_dataset_and_inferred_steps` and `_infer_steps`.
 """
@@ -39,9 +40,9 @@ import tensorflow as tf
 from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.strategies.eager.datasets import steps_of_all
 from tfdist.strategies.eager.run import needs_all_workers
-from tfdist.strategies.eager.step import is_building_model
 from tfdist.strategies.keras.extension import extends
 from tfdist.strategies.keras.fit import FitPosition, FitRun, current_fit
+from tfdist.strategies.private_runtime import replica_spec
 
 
 class InputTooShortError(OneLineError, ValueError):
@@ -99,6 +100,29 @@ def adapt_input(library: ModuleType, is_keras_3: bool) -> None:
         _adapt_tf_keras(importlib.import_module("tf_keras.src.engine.data_adapter"))
 
 
+def batch_spec(epochs: Any) -> Any:
+    """Returns the specs of a replica's batch, and None for None, from which Keras builds a model.
+
+    `epochs` is Keras 3's iterator of epochs. Nothing is read.
+    """
+    return tf.nest.map_structure(_checked, replica_spec(epochs._distributed_dataset))  # noqa: SLF001
+
+
+class InputShapeError(OneLineError, ValueError):
+    """The ranks of the tensors of a model's input are not known."""
+
+
+def _checked(spec: Any) -> Any:
+    if isinstance(spec, tf.OptionalSpec):  # As Keras has it: a part that is left out.
+        return None
+    if spec.shape.rank is None:
+        raise InputShapeError(
+            "a tensor of the dataset has an unknown rank, and Keras needs it to build the model. "
+            "Give from_generator an output_signature, or call tensor.set_shape in a map."
+        )
+    return spec
+
+
 def _has_own_data(strategy: Any) -> bool:
     return not getattr(strategy.extended, "divides_batches", True)
 
@@ -126,7 +150,7 @@ def _adapt_keras_3(module: Any) -> None:
     @extends(module.TFEpochIterator, "_enumerate_iterator")
     def enumerate_rest(enumerate_epoch: Any, self: Any) -> Iterator[Any]:
         run = current_fit()
-        resumed = None if run is None or is_building_model() else run.take_resumed()
+        resumed = None if run is None else run.take_resumed()
         if run is None or resumed is None:
             yield from enumerate_epoch(self)
             return

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.eager.step import current_step, own_share
+from tfdist.strategies.eager.step import NOW, own_share
 from tfdist.strategies.keras.extension import extends
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -37,8 +37,8 @@ def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
     def scaled(scale: Any, value: Any) -> Any:
         if _scalings:
             _scalings[-1] += 1
-        if (step := current_step()) is not None:
-            step.has_scaled_loss = True
+        if NOW.step is not None:
+            NOW.step.has_scaled_loss = True
         share = own_share()
         return scale(value) if share is None else value * tf.cast(share, value.dtype)
 

@@ -11,13 +11,12 @@ are not affected.
     optimizers                  gradients are reduced first, in Keras 3 before they are clipped and
                                 checked (`optimizers`)
 
-Private names: of Keras 3 `Model._initial_epoch`; of tf_keras `RandomGenerator`; the two below; and
-what the modules named above list.
+Private names: of Keras 3 `Model._initial_epoch`, `_symbolic_build` and the method of `_BUILD`; of
+tf_keras `RandomGenerator`; the two below; and what the modules named above list.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import math
@@ -33,25 +32,25 @@ from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
 from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
 from tfdist.strategies.eager.run import needs_all_workers
-from tfdist.strategies.eager.step import building_model, keras_step, loss_in
+from tfdist.strategies.eager.step import keras_step, loss_in
 from tfdist.strategies.keras.callbacks import (
-    own_callbacks,
     send_files_elsewhere,
     share_numbers,
     support_backups,
+    tfdist_callbacks,
 )
 from tfdist.strategies.keras.extension import extends, strategy_of
 from tfdist.strategies.keras.fit import NUM_OF_STEP, current_fit, fit_run
-from tfdist.strategies.keras.input import adapt_input
+from tfdist.strategies.keras.input import adapt_input, batch_spec
 from tfdist.strategies.keras.losses import adapt_losses
 from tfdist.strategies.keras.optimizers import adapt_optimizers
 from tfdist.strategies.keras.saving import adapt_saving
-from tfdist.strategies.keras.step_results import CombinedLogs, all_rows
+from tfdist.strategies.keras.step_results import CombinedLogs, OwnResults, PredictedRows
 from tfdist.strategies.values.replica_context import replica_in_sync
 
 _PREDICT = "tfdist_predict_on_batch"  # The function of a model that predicts one batch.
 _LIBRARIES = ("keras", "tf_keras")
-_adapted: set[str] = set()
+_STAMP = "is_extended_by_tfdist"  # Of a library.
 # The method of Keras 3 that builds a model with a batch.
 _BUILD = "_maybe_symbolic_build"
 # The method of tf_keras that reads the epoch and the step to go on from.
@@ -69,9 +68,9 @@ def adapt_keras() -> None:
     """
     for name in _LIBRARIES:
         library = sys.modules.get(name)
-        if library is None or name in _adapted or not hasattr(library, "Model"):
+        if library is None or not hasattr(library, "Model") or hasattr(library, _STAMP):
             continue
-        _adapted.add(name)
+        setattr(library, _STAMP, True)
         is_keras_3 = not hasattr(library, "__internal__")
         adapt_optimizers(library, is_keras_3=is_keras_3)
         # Before Keras 3.10 metrics count the rows of one replica, and before 3.8 losses too.
@@ -128,7 +127,18 @@ def _adapt_model(model_class: Any) -> None:
             with reads_own():
                 return tf.nest.map_structure(lambda rows: rows.numpy(), step((x,)))
 
-        setattr(model_class, _BUILD, building_model()(getattr(model_class, _BUILD)))
+        @extends(model_class, _BUILD)
+        def build_from_shapes(
+            build: Any, self: Any, iterator: Any = None, data_batch: Any = None
+        ) -> None:
+            strategy = strategy_of(self)
+            if strategy is None:
+                build(self, iterator, data_batch)
+                return
+            # Keras would read a batch, which a generator has lost then and a shuffle has drawn.
+            batch = data_batch if iterator is None else batch_spec(iterator)
+            with strategy.scope():
+                self._symbolic_build(data_batch=batch)
 
     @extends(model_class, "fit")
     def fit_with_others(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -208,6 +218,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
     """Returns a train function whose logs are those of all replicas, a step of `fit`."""
     is_alone = strategy.num_replicas_in_sync == 1
     logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_OF_STEP)
+    results = logs_of_all or OwnResults()
     looks_at_loss = not is_alone and not _is_of_keras(type(model).train_step)
 
     def train(iterator: Any) -> Any:
@@ -221,15 +232,16 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
                 )
             if logs_of_all is not None:
                 logs_of_all.set_combines(True)
-            with needs_all_workers(), keras_step(is_training=True, combine=logs_of_all):
+            with needs_all_workers(), keras_step(is_training=True, results=results):
                 return function(iterator)
+        results.begin_run(run)
         num_steps = _steps_per_call(model)
         requests = run.own_requests(num_steps)
         if logs_of_all is not None:
             run.combines |= logs_of_all.combines_always
             logs_of_all.set_requests(requests)
             logs_of_all.set_combines(run.combines)
-        with run.step(num_steps), keras_step(is_training=True, combine=logs_of_all) as step:
+        with run.step(num_steps), keras_step(is_training=True, results=results) as step:
             logs = run.note_logs(function(iterator))
             if looks_at_loss and not step.has_scaled_loss:
                 _warn_of_own_loss(model, strategy.num_replicas_in_sync)
@@ -240,7 +252,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             sums = [*requests[:-1], 1.0, loss is not None and math.isnan(loss)]
         else:
             sums = logs_of_all.sums()
-        run.end_step(num_steps, loss, sums)
+        run.end_step(num_steps, loss, sums, results)
         return logs
 
     return train
@@ -271,7 +283,7 @@ def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> A
     logs_of_all = None if is_alone else CombinedLogs(model, strategy)
 
     def test(iterator: Any) -> Any:
-        with needs_all_workers(), keras_step(combine=logs_of_all):
+        with needs_all_workers(), keras_step(results=logs_of_all):
             return function(iterator)
 
     return test
@@ -279,10 +291,10 @@ def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> A
 
 def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -> Any:
     """Returns a predict function that returns the rows of all workers, in the batch's order."""
-    rows_of_all = functools.partial(all_rows, strategy=strategy)
+    rows_of_all = PredictedRows(strategy)
 
     def predict(data: Any) -> Any:
-        with needs_all_workers(), keras_step(has_loss=False, combine=rows_of_all):
+        with needs_all_workers(), keras_step(has_loss=False, results=rows_of_all):
             return function(data)
 
     return predict
@@ -310,7 +322,7 @@ def _adapt_callbacks(library: ModuleType) -> None:
         if not strategy.extended.should_checkpoint:
             add_progbar = False
             send_files_elsewhere(library, given)
-        first, last = own_callbacks(library.callbacks, strategy, given)
+        first, last = tfdist_callbacks(library.callbacks, strategy, given)
         original(self, [first, *given, last], add_history, add_progbar, model, **params)
 
 

@@ -18,7 +18,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.eager.replica_variable import tf_variable
+from tfdist.strategies.eager.step import NOW
+from tfdist.strategies.extended import name_of, parts_of
 from tfdist.strategies.keras.extension import extends
 from tfdist.strategies.values.replica_context import are_updates_equal, equal_updates
 
@@ -38,11 +41,11 @@ def _adapt_keras_3(optimizers: Any) -> None:
     @extends(optimizers.LossScaleOptimizer, "apply")
     def apply_reduced(apply: Any, self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         context, strategy = tf.distribute.get_replica_context(), tf.distribute.get_strategy()
-        is_own = hasattr(strategy.extended, "reducer")
-        if is_own and context is None:
+        is_ours = is_tfdist_strategy(strategy)
+        if is_ours and context is None:
             with _as_one_replica(strategy):
                 return apply(self, grads, trainable_variables)
-        if not is_own or are_updates_equal() or context.num_replicas_in_sync == 1:
+        if not is_ours or are_updates_equal() or context.num_replicas_in_sync == 1:
             return apply(self, grads, trainable_variables)
         targets = map(tf_variable, trainable_variables or self._trainable_variables)
 
@@ -60,19 +63,20 @@ def _adapt_keras_3(optimizers: Any) -> None:
 def _adapt_tf_keras(optimizer: Any) -> None:
     @extends(optimizer, "apply_gradients")
     def apply_equal(apply: Any, *args: Any, **kwargs: Any) -> Any:
-        extended = tf.distribute.get_strategy().extended
-        if hasattr(extended, "reducer") and tf.distribute.in_cross_replica_context():
-            with _as_one_replica(tf.distribute.get_strategy()):
+        strategy = tf.distribute.get_strategy()
+        is_ours = is_tfdist_strategy(strategy)
+        if is_ours and tf.distribute.in_cross_replica_context():
+            with _as_one_replica(strategy):
                 return apply(*args, **{**kwargs, "skip_gradients_aggregation": True})
         # A constraint assigns weights, which replicas may do if their updates are equal.
-        is_one = hasattr(extended, "reducer") and extended.placement.num_replicas == 1
+        is_one = is_ours and strategy.extended.placement.num_replicas == 1
         with equal_updates() if is_one else nullcontext():
             return apply(*args, **kwargs)
 
     @extends(optimizer, "aggregate_gradients")
     def aggregate_here(aggregate: Any, self: Any, grads_and_vars: Any) -> Any:
         context, strategy = tf.distribute.get_replica_context(), tf.distribute.get_strategy()
-        if context is None or not hasattr(strategy.extended, "reducer"):
+        if context is None or not is_tfdist_strategy(strategy):
             return aggregate(self, grads_and_vars)
         pairs = list(grads_and_vars)
         sums = _with_sums(context, pairs, lambda _, sums: sums)
@@ -84,7 +88,7 @@ def _allow_loss_scales(module: Any) -> None:
 
     @extends(module, "strategy_supports_loss_scaling")
     def is_supported_here(is_supported: Any) -> bool:
-        return is_supported() or hasattr(tf.distribute.get_strategy().extended, "reducer")
+        return is_supported() or is_tfdist_strategy(tf.distribute.get_strategy())
 
 
 def _with_sums(
@@ -99,10 +103,26 @@ def _with_sums(
     targets = [v for g, v in pairs if g is not None]
 
     def merge(strategy: Any, values: Any) -> Any:
-        sums = iter(strategy.extended.sums_of_gradients(values, targets))
+        sums = iter(_sums(strategy.extended.reducer, values, targets))
         return function(strategy, [None if g is None else next(sums) for g, _ in pairs])
 
     return context.merge_call(merge, args=([g for g, _ in pairs if g is not None],))
+
+
+def _sums(reducer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Adds gradients over all replicas; slices are concatenated, equal rows are not added.
+
+    The message of a step of `fit` travels with them.
+    """
+    values, names = [parts_of(g) for g in gradients], [name_of(v) for v in variables]
+    step = NOW.step
+    message = None if step is None else step.take_message()
+    if message is not None:  # First, so that it shares the bucket that is sent last.
+        values, names = [[message], *values], ["message_of_the_step", *names]
+    sums: list[Any] = reducer.reduce_gradients(values, names, mean=False, adds_equal_rows=False)
+    if message is not None and step is not None and step.results is not None:
+        step.results.receive(sums.pop(0))
+    return sums
 
 
 @contextmanager

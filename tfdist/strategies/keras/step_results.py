@@ -12,12 +12,51 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.strategies.eager.replica_variable import reads_combined, reads_own, tf_variable
-from tfdist.strategies.eager.step import has_taken_message, loss_in
+from tfdist.strategies.eager.step import NOW, loss_in
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import ResourceVariable
 
 
-class CombinedLogs:
+class OwnResults:
+    """The results of the steps of a process that is alone; it counts the rows of train steps."""
+
+    has_message = False
+
+    def __init__(self) -> None:
+        self._run: Any = None  # The call of `fit` in which rows are counted.
+        self._examples: Any = None
+
+    def __call__(self, results: Any) -> Any:
+        return results
+
+    def count(self, rows: Sequence[tf.Tensor]) -> None:
+        """Counts the rows of each replica of this worker, int32 scalars, in a train step."""
+        if self._examples is None:
+            with tf.init_scope(), tf.device(HOST):  # Not the strategy's: it is not saved.
+                self._examples = ResourceVariable(tf.zeros([], tf.float64), trainable=False)
+        added = tf.add_n([tf.cast(number, tf.float64) for number in rows])
+        self._examples.assign_add(added, read_value=False)
+
+    def begin_run(self, run: Any) -> None:
+        """Begins to count at 0 if this is another call of `fit` than the last one."""
+        if run is not self._run:
+            self._run = run
+            if self._examples is not None:
+                self._examples.assign(0.0)
+
+    def examples(self) -> float:
+        """Returns the rows that this worker has trained on in the current `fit`."""
+        return 0.0 if self._examples is None else float(self._examples.numpy())
+
+    def message(self) -> tf.Tensor:
+        """Returns an empty message."""
+        return tf.zeros([0])
+
+    def receive(self, sums: tf.Tensor) -> None:
+        """Does nothing: there is no other worker."""
+
+
+class CombinedLogs(OwnResults):
     """The logs of train or test steps.
 
     Logs that are the results of the model's metrics become those of all rows. Other logs, which a
@@ -46,8 +85,10 @@ class CombinedLogs:
     """
 
     def __init__(self, model: Any, strategy: Any, num_requests: int = 0) -> None:
+        super().__init__()
         self._model = model
         self._strategy = strategy
+        self.has_message = num_requests > 0
         self._own = [0.0] * num_requests
         self._combines_now = True
         self.combines_always = False
@@ -75,8 +116,8 @@ class CombinedLogs:
     def sums(self) -> list[float]:
         """Returns the sums over the workers in the last step.
 
-        Those of the requests, then one number for each worker: 1 where its own loss was NaN. If the
-        step did not combine, that is its loss in the step before.
+        [summed requests, then for each worker 1.0 if its own loss was NaN]. The NaN flags are one
+        step old if this step did not combine the metrics.
         """
         return [*self._sums.numpy().tolist(), *self._nans.numpy().tolist()]
 
@@ -90,17 +131,17 @@ class CombinedLogs:
         self._sums.assign(sums[: len(self._own)], read_value=False)
         self._nans.assign(sums[len(self._own) :], read_value=False)
 
-    def __call__(self, logs: Any) -> Any:
+    def __call__(self, results: Any) -> Any:
         """Returns the logs of all replicas, in a step's function; a collective if it combines.
 
-        `logs` is what each replica's step has returned.
+        `results` is what each replica's step has returned.
         """
-        model, reducer = self._model, self._strategy.extended.reducer
-        results = self._strategy.experimental_local_results
+        logs, model, reducer = results, self._model, self._strategy.extended.reducer
+        local = self._strategy.experimental_local_results
         loss = loss_in(logs)
-        own_nan = self._nan_flags(None if loss is None else results(loss)[0])
+        own_nan = self._nan_flags(None if loss is None else local(loss)[0])
         self._own_nan.assign(own_nan, read_value=False)
-        is_sent = has_taken_message()
+        is_sent = self.has_message and NOW.step is not None and not NOW.step.sends_message
         more = own_nan if is_sent else tf.concat([self._requests, own_nan], axis=0)
 
         def note(sums: tf.Tensor) -> None:
@@ -112,7 +153,7 @@ class CombinedLogs:
         names = set(logs) if isinstance(logs, dict) else None
         if names is None or names != set(model.get_metrics_result()):
             self.combines_always = True
-            parts = [[tf.convert_to_tensor(v) for v in results(x)] for x in tf.nest.flatten(logs)]
+            parts = [[tf.convert_to_tensor(v) for v in local(x)] for x in tf.nest.flatten(logs)]
             means = reducer.reduce(parts, mean=True, name="logs") if parts else []
             (sums,) = reducer.reduce([[more]], mean=False, name="requests")
             note(sums)
@@ -140,16 +181,22 @@ class CombinedLogs:
         return is_nan * tf.one_hot(collectives.worker_index, collectives.num_workers)
 
 
-def all_rows(outputs: Any, strategy: Any) -> Any:
-    """Returns the rows [rows, ...] that all replicas predict, in the batch's order; a collective.
+class PredictedRows(OwnResults):
+    """The rows that all replicas predict, in the batch's order: a collective.
 
     Of workers with their own datasets, each gets its own rows.
     """
-    reducer, results = strategy.extended.reducer, strategy.experimental_local_results
 
-    def gather(rows: Any) -> tf.Tensor:
-        if strategy.extended.divides_batches:
-            return reducer.gather(list(results(rows)), 0)
-        return tf.concat(results(rows), axis=0)  # Each worker predicts its own dataset.
+    def __init__(self, strategy: Any) -> None:
+        super().__init__()
+        self._strategy = strategy
 
-    return tf.nest.map_structure(gather, outputs)
+    def __call__(self, results: Any) -> Any:
+        return tf.nest.map_structure(self._gathered, results)
+
+    def _gathered(self, rows: Any) -> tf.Tensor:
+        """Returns [rows, ...], given the rows of each replica of this worker."""
+        own = self._strategy.experimental_local_results(rows)
+        if self._strategy.extended.divides_batches:
+            return self._strategy.extended.reducer.gather(list(own), 0)
+        return tf.concat(own, axis=0)  # Each worker predicts its own dataset.

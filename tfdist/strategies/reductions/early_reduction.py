@@ -35,9 +35,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdist.strategies.dialect import is_tensorflow_2
 from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.private_tensorflow import add_control_inputs, is_in_loop_or_branch
-from tfdist.strategies.reductions.message_names import is_tensorflow_2
 
 
 def without_gates(tensor: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:

@@ -20,16 +20,10 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.dialect import is_tensorflow_2
+
 # How often each message's name occurs in each function that is traced from Python.
 _occurrences: WeakKeyDictionary[tf.Graph, Counter[str]] = WeakKeyDictionary()
-
-
-def is_tensorflow_2() -> bool:
-    """Returns whether this is TensorFlow 2's dialect, in or outside of functions.
-
-    False inside a v1 graph, also one that was made in a program that executes eagerly.
-    """
-    return bool(v1.executing_eagerly_outside_functions())
 
 
 def message_name(name: str) -> str:

@@ -23,6 +23,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.tasks import listed
+from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.placement import HOST
 
 # The place whose code is running and where statistics over replicas are refused; None elsewhere.
@@ -110,7 +111,7 @@ def current_groups(size: int | None) -> ReplicaGroups:
     if context is None or not tf.distribute.has_strategy():
         return ReplicaGroups(size=1)
     extended = context.strategy.extended
-    if not hasattr(extended, "reducer"):
+    if not is_tfdist_strategy(context.strategy):
         total = context.num_replicas_in_sync
         if total == 1 or size == 1:
             return ReplicaGroups(size=1)
