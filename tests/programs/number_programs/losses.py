@@ -49,7 +49,7 @@ _EACH: dict[str, tuple[Any, ...]] = {
         "CategoricalGeneralizedCrossEntropy",
         3,
         "softmax",
-        one_hot,
+        labels,
         KERAS_3,
     ),
 }
@@ -250,7 +250,10 @@ def outputs_with_a_summed_loss(bench: Bench) -> Found:
 @program()
 def regularizers(bench: Bench) -> Found:
     """A term of weights counts once, however many replicas there are."""
-    more = {"kernel_regularizer": "l1_l2", "bias_regularizer": "l2"}
+    more = {
+        "kernel_regularizer": bench.keras.regularizers.L1L2(0.02, 0.01),
+        "bias_regularizer": "l2",
+    }
     return bench.train(
         lambda: bench.sequential(numbers(), [bench.layers.Dense(2, **more)]),
         (numbers(), sizes(2)),

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from number_programs.bench import Bench, labels, numbers, row_weights, sizes, weights_of
+from number_programs.bench import (
+    Bench,
+    even_batches,
+    labels,
+    numbers,
+    row_weights,
+    sizes,
+    weights_of,
+)
 from number_programs.table import KERAS_3, TF_KERAS, Found, program
 
 
@@ -48,6 +56,22 @@ def compute_loss_of_its_docstring(bench: Bench) -> Found:
             return tf.reduce_mean(tf.square(y_pred - y))
 
     return _train(bench, Model)
+
+
+@program()
+def compute_loss_of_its_docstring_and_even_batches(bench: Bench) -> Found:
+    class Model(bench.keras.Model):
+        def compute_loss(
+            self,
+            x: Any = None,
+            y: Any = None,
+            y_pred: Any = None,
+            sample_weight: Any = None,
+            training: bool = True,
+        ) -> Any:
+            return tf.reduce_mean(tf.square(y_pred - y))
+
+    return _train(bench, Model, even_batches(_binary()), metrics=None, fit={"epochs": 3})
 
 
 @program()
@@ -167,13 +191,7 @@ def compute_metrics_adds_a_mean_of_rows(bench: Bench) -> Found:
             results = super().compute_metrics(x, y, y_pred, sample_weight)
             return {**results, "own": tf.reduce_mean(y_pred)}
 
-    return _train(bench, Model, numbers_that_divide())
-
-
-def numbers_that_divide() -> Any:
-    """Returns 3 batches of 4 rows: with up to 4 replicas, all have as many."""
-    x, y = _binary()
-    return tf.data.Dataset.from_tensor_slices((x[:12], y[5:17])).batch(4)
+    return _train(bench, Model, even_batches(_binary()))
 
 
 @program()
@@ -233,6 +251,25 @@ def train_step_of_the_guide(bench: Bench) -> Found:
 
     # Its loss counts batches, each as much: so does plain Keras'.
     return _train(bench, Model)
+
+
+@program(KERAS_3)
+def train_step_of_the_guide_and_even_batches(bench: Bench) -> Found:
+    class Model(bench.keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                y_pred = self(x, training=True)
+                loss = self.compute_loss(y=y, y_pred=y_pred)
+            _step(self, loss, tape)
+            for metric in self.metrics:
+                if metric.name == "loss":
+                    metric.update_state(loss)
+                else:
+                    metric.update_state(y, y_pred)
+            return {m.name: m.result() for m in self.metrics}
+
+    return _train(bench, Model, even_batches(_binary()), fit={"epochs": 3})
 
 
 @program(KERAS_3)
@@ -350,7 +387,7 @@ def train_step_that_returns_its_loss(bench: Bench) -> Found:
             _step(self, loss, tape)
             return {"own_loss": loss}
 
-    return _train(bench, Model, numbers_that_divide(), metrics=None)
+    return _train(bench, Model, even_batches(_binary()), metrics=None)
 
 
 @program()
@@ -362,11 +399,11 @@ def train_step_that_divides_its_loss_itself(bench: Bench) -> Found:
             x, y = data
             with tf.GradientTape() as tape:
                 each = tf.reduce_mean(tf.square(self(x, training=True) - y), axis=-1)
-                loss = tf.nn.compute_average_loss(each, global_batch_size=4)
+                loss = tf.nn.compute_average_loss(each, global_batch_size=12)
             _step(self, loss, tape)
             return {"own_loss": loss}
 
-    return _train(bench, Model, numbers_that_divide(), metrics=None)
+    return _train(bench, Model, even_batches(_binary()), metrics=None)
 
 
 @program(says="divide by the")
@@ -379,7 +416,7 @@ def train_step_whose_loss_nothing_divides(bench: Bench) -> Found:
             _step(self, loss, tape)
             return {"own_loss": loss}
 
-    return _train(bench, Model, numbers_that_divide(), metrics=None)
+    return _train(bench, Model, even_batches(_binary()), metrics=None)
 
 
 @program(refuses="train_step")

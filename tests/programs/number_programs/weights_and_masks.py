@@ -13,6 +13,7 @@ from number_programs.bench import (
     TIMES,
     WORDS,
     Bench,
+    even_batches,
     images,
     labels,
     numbers,
@@ -21,7 +22,7 @@ from number_programs.bench import (
     series,
     sizes,
 )
-from number_programs.table import Found, program, put
+from number_programs.table import BOTH, KERAS_3, Found, program, put
 
 
 def _tags() -> Any:
@@ -55,10 +56,9 @@ def masked_sequences(bench: Bench) -> Found:
 def masked_sequences_with_weights_of_rows(bench: Bench) -> Found:
     return bench.train(
         lambda: _tagger(bench),
-        (sentences(), _tags(), row_weights()),
+        (sentences(), _tags(), row_weights()[:, None]),
         loss=_crossentropy(bench),
         metrics=["accuracy"],
-        weighted_metrics=[bench.metrics.SparseCategoricalAccuracy(name="weighted")],
     )
 
 
@@ -197,44 +197,46 @@ def ignored_class(bench: Bench) -> Found:
     )
 
 
-def _of_reduction(reduction: str, *, weighted: bool, words: bool) -> Callable[[Bench], Found]:
+def _of_reduction(
+    reduction: str, *, weighted: bool = False, words: bool = False, even: bool = False
+) -> Callable[[Bench], Found]:
     """Returns a program of a loss with a reduction."""
 
     def run(bench: Bench) -> Found:
         more = (row_weights(),) if weighted else ()
-        options: dict[str, Any] = {"optimizer": bench.optimizers.SGD(0.01), "metrics": ["accuracy"]}
-        if words:
-            data = (sentences(), _tags(), *more)
-            return bench.train(
-                lambda: _tagger(bench, mask=False),
-                data,
-                loss=_crossentropy(bench, reduction=reduction),
-                **options,
-            )
+        data = (sentences(), _tags(), *more) if words else (numbers(), labels(), *more)
+
+        def make() -> Any:
+            if words:
+                return _tagger(bench, mask=False)
+            return bench.sequential(numbers(), [bench.layers.Dense(3)])
+
         return bench.train(
-            lambda: bench.sequential(numbers(), [bench.layers.Dense(3)]),
-            (numbers(), labels(), *more),
+            make,
+            even_batches(data) if even else data,
             loss=_crossentropy(bench, reduction=reduction),
-            **options,
+            optimizer=bench.optimizers.SGD(0.01),
+            metrics=["accuracy"],
+            evaluates=True,
+            fit={"epochs": 2},
         )
 
     return run
 
 
-for _reduction in ("sum", "none", "sum_over_batch_size", "mean", "mean_with_sample_weight"):
-    for _weighted in (False, True):
-        put(
-            f"reduction_{_reduction}{'_with_weights_of_rows' if _weighted else ''}",
-            __name__,
-            _of_reduction(_reduction, weighted=_weighted, words=False),
-            ("keras", "tf_keras") if _reduction in ("sum", "sum_over_batch_size") else ("keras",),
-        )
-put(
-    "reduction_none_of_words",
-    __name__,
-    _of_reduction("none", weighted=False, words=True),
-    ("keras",),
-)
+# tf_keras refuses the others in `fit` under a strategy.
+for _reduction, _libraries in (
+    ("sum", BOTH),
+    ("none", KERAS_3),
+    ("sum_over_batch_size", BOTH),
+    ("mean", KERAS_3),
+    ("mean_with_sample_weight", KERAS_3),
+):
+    _name = f"reduction_{_reduction}"
+    put(_name, __name__, _of_reduction(_reduction), _libraries)
+    put(f"{_name}_of_even_batches", __name__, _of_reduction(_reduction, even=True), _libraries)
+    put(f"{_name}_with_weights", __name__, _of_reduction(_reduction, weighted=True), _libraries)
+put("reduction_none_of_words", __name__, _of_reduction("none", words=True), KERAS_3)
 
 
 @program()
