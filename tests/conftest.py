@@ -51,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests of faults have seen into docs/faults.md",
     )
+    parser.addoption(
+        "--write-keras-numbers",
+        action="store_true",
+        help="write what the tests of Keras programs have seen into docs/keras-numbers.md",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

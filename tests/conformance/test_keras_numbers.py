@@ -1,0 +1,101 @@
+"""Small Keras programs on replicas and workers give the numbers of plain Keras.
+
+`tests/programs/number_programs` has the programs, and `tests/programs/keras_numbers.py` runs one by
+hand. A run of the suite makes each program once with each Keras, and deals the layouts out; by hand
+all can be made. --write-keras-numbers writes docs/keras-numbers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras_numbers
+import pytest
+from keras_numbers import LAYOUTS, Outcome, Run
+from number_programs.known import reason_of
+from number_programs.page import PAGE, page_of
+
+pytestmark = pytest.mark.processes
+
+Outcomes = Callable[[Run], list[Outcome]]
+# The layouts in turn; those of one process take the least time.
+_TURNS = ("1x2", "grpc2", "1x2", "horovod2", "1x2", "2x2", "1x2", "grpc3")
+
+
+def dealt(runs: Sequence[Run]) -> list[Run]:
+    """Returns one run for each program and Keras, in a layout that it has."""
+    of_each: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        of_each.setdefault((run.name, run.library), []).append(run)
+    chosen, uses = [], {layout: 0 for layout in LAYOUTS}
+    for candidates in of_each.values():
+        # The layout that is furthest behind its part of the turns.
+        run = min(candidates, key=lambda one: uses[one.layout] / _TURNS.count(one.layout))
+        uses[run.layout] += 1
+        chosen.append(run)
+    return chosen
+
+
+ALL = keras_numbers.all_runs()
+DEALT = dealt(sorted(ALL, key=lambda run: list(keras_numbers.PROGRAMS).index(run.name)))
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, fake_cluster_server: Any) -> Iterator[Outcomes]:
+    """What came out of a run; all of a layout are made together."""
+    from tfdist.testing.fake_cluster import FakeCluster
+
+    # Those that were chosen, with -k as well.
+    items = [getattr(item, "callspec", None) for item in request.session.items]
+    runs = [spec.params["run"] for spec in items if spec and "run" in spec.params]
+    runs = [run for run in runs if isinstance(run, Run)]
+    cluster = FakeCluster(fake_cluster_server)
+    made: dict[Run, list[Outcome]] = {}
+
+    def outcomes(run: Run) -> list[Outcome]:
+        if run not in made:
+            needed = {*runs, *(one.reference for one in runs)}
+            together = [one for one in needed if _process_of(one) == _process_of(run)]
+            made.update(keras_numbers.run_layout(cluster, sorted(together)))
+        return made[run]
+
+    yield outcomes
+    cluster.close()
+    if request.config.getoption("--write-keras-numbers"):
+        PAGE.write_text(page_of(runs, made), encoding="utf-8")
+
+
+def _process_of(run: Run) -> str:
+    """Returns the same text for runs that the same processes make."""
+    return run.layout.split()[0]
+
+
+@pytest.mark.parametrize("run", sorted(DEALT, key=lambda run: run.layout), ids=str)
+def test_a_program_gives_the_numbers_of_plain_keras_or_says_so(
+    outcomes: Outcomes, run: Run
+) -> None:
+    problem = keras_numbers.problem_of(run, outcomes(run), outcomes(run.reference)[0])
+    reason = reason_of(run)
+    if problem and reason:
+        pytest.xfail(reason)
+    assert not problem, problem
+
+
+def test_there_are_enough_programs_and_each_runs_with_both_kerases_where_both_have_it() -> None:
+    assert len(keras_numbers.PROGRAMS) >= 150
+    assert len(DEALT) == sum(len(one.libraries) for one in keras_numbers.PROGRAMS.values())
+    assert {run.layout for run in DEALT} == set(LAYOUTS)
+
+
+def test_a_wrong_number_and_other_bits_of_a_worker_are_found() -> None:
+    """Of the comparison itself."""
+    import numpy as np
+
+    run = next(run for run in ALL if run.program.expected == "exact" and not run.program.holds)
+    right = Outcome(found={"loss": np.array([0.5, 0.25])}, lines=[])
+    off = Outcome(found={"loss": np.array([0.5, 0.25001])}, lines=[])
+    near = Outcome(found={"loss": np.array([0.5, 0.2500001])}, lines=[])
+    assert keras_numbers.problem_of(run, [right, right], right) == ""
+    assert "0.25001" in keras_numbers.problem_of(run, [off, off], right)
+    assert "other bits" in keras_numbers.problem_of(run, [right, near], right)
