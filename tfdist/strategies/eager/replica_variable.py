@@ -182,11 +182,16 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         return True
 
     def _unless_empty(self, value: Any, otherwise: Callable[[], tf.Tensor]) -> Any:
-        """Returns a value, or the other one if the replica's batch has no row."""
+        """Returns a value, or the other one where a batch without rows has made it NaN.
+
+        The mean of no row is NaN. What does not depend on the replica's rows, such as the mean over
+        those of all replicas, or a count of steps, stays.
+        """
         rows = own_rows()
         if rows is None or not self.dtype.is_floating or not self._is_made():
             return value
-        return tf.where(rows > 0, tf.cast(value, self.dtype), otherwise())
+        value = tf.cast(value, self.dtype)
+        return tf.where((rows > 0) | ~tf.math.is_nan(value), value, otherwise())
 
     def _assign_each(self, values: Sequence[tf.Tensor]) -> Any:
         for handle, value in zip(self._all_handles[1:], values[1:], strict=True):

@@ -11,20 +11,15 @@ loss is scaled, an optimizer applies gradients. That code looks here. There is o
     replica_variable.reads_own, reads_combined   reads         eager.replica_variable
     keras.fit_profile                            has_profiled  keras.fit_profile
 
-Keras takes the mean loss of each replica and divides it by the number of replicas. That is the mean
-of the global batch only if all replicas have as many rows. So a replica's loss counts by its share:
-
-    rows of replica r / rows of all replicas         in place of 1 / number of replicas
-
-The sum of the rows is one message, which the forward pass does not wait for. A replica may have no
-row: its share is 0.
+A replica's rows are its share of the global batch. The sum of the rows of all is one message, which
+the forward pass does not wait for. A replica may have no row: its share is 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -33,7 +28,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import is_inside_control_flow
 from tfdist.strategies.reductions.reducer import Reducer
-from tfdist.strategies.values.replica_context import replica_in_worker
+from tfdist.strategies.values.replica_context import is_in_replica, replica_in_worker
 
 
 class StepResults(Protocol):
@@ -44,6 +39,9 @@ class StepResults(Protocol):
     """
 
     has_message: bool
+
+    def begin(self) -> None:
+        """Notes the begin of the replicas' code."""
 
     def __call__(self, results: Any) -> Any:
         """Combines what the replicas' steps of this worker have returned; may be a collective."""
@@ -58,6 +56,39 @@ class StepResults(Protocol):
         """Takes the sums of the messages over the workers."""
 
 
+@dataclass(frozen=True)
+class LossCall:
+    """A call that is running, in which losses are computed; see `keras.losses`.
+
+    Attributes:
+      takes_contribution: Whether the code takes a contribution to the loss of all rows, rather than
+        a loss of the replica's own rows.
+      loss: The loss that is called; None for a method of a model.
+      is_container: Whether this is tf_keras' container of all losses, which updates their metrics.
+    """
+
+    takes_contribution: bool
+    loss: Any = None
+    is_container: bool = False
+
+
+@dataclass
+class ReplicaLosses:
+    """The losses that a replica computes in a step; see `keras.losses`.
+
+    Attributes:
+      calls: The calls that are running, the innermost last.
+      has_scaled: Whether Keras has divided a loss by what all replicas have together.
+      contributions: The values that Keras has made of contributions, for metrics of losses.
+      targets: The values whose gradients the program has taken, and that Keras has not scaled.
+    """
+
+    calls: list[LossCall] = field(default_factory=list)
+    has_scaled: bool = False
+    contributions: list[Any] = field(default_factory=list)
+    targets: list[Any] = field(default_factory=list)
+
+
 @dataclass
 class KerasStep:
     """A step of a Keras model, or as many steps as a call of its function makes.
@@ -65,22 +96,28 @@ class KerasStep:
     Attributes:
       is_training: Whether it updates the model, rather than evaluates or predicts.
       has_loss: Whether it has a loss: it trains or evaluates.
-      results: What becomes of the replicas' results; None leaves them as they are.
+      rows_may_differ: Whether rows are counted though their number is known: workers may not agree.
+      results: The receiver of the replicas' results; None leaves them as they are.
       sends_message: Whether a message waits for the first gradients of the step.
       graph: The graph that the step is part of.
+      num_replicas: The number of replicas of all workers.
       rows: int32 scalars, the rows of each replica of this worker; None where all have as many.
       shares: float32 scalars, each replica's share of the rows of all; None where all have as many.
-      has_scaled_loss: Whether Keras has divided a loss by the replicas, as the step was traced.
+      total_rows: float32 scalar, the rows of all replicas; None if no tensor of the batch has rows.
+      losses: The losses of each replica of this worker.
     """
 
     is_training: bool = False
     has_loss: bool = True
+    rows_may_differ: bool = False
     results: StepResults | None = None
     sends_message: bool = False
     graph: tf.Graph | None = None
+    num_replicas: int = 1
     rows: Sequence[tf.Tensor] | None = None
     shares: Sequence[tf.Tensor] | None = None
-    has_scaled_loss: bool = False
+    total_rows: tf.Tensor | None = None
+    losses: Sequence[ReplicaLosses] = (ReplicaLosses(),)
 
     def begin(self, batches: Sequence[Any], reducer: Reducer) -> None:
         """Notes the begin of the replicas' code; each has a batch. See `_count` for its message."""
@@ -88,25 +125,31 @@ class KerasStep:
         self.sends_message = (
             self.is_training and self.results is not None and self.results.has_message
         )
-        self.rows = self.shares = None
+        if self.results is not None:
+            self.results.begin()
+        self.num_replicas = reducer.num_replicas
+        self.rows = self.shares = self.total_rows = None
+        self.losses = [ReplicaLosses() for _ in range(max(1, len(batches)))]
         firsts = [_first_tensor(batch) for batch in batches]
         if all(first is not None for first in firsts):
             self._count(firsts, reducer)
 
-    def _count(self, firsts: Sequence[tf.Tensor], reducer: Reducer) -> None:
+    def _count(self, firsts: Sequence[Any], reducer: Reducer) -> None:
         """Notes the rows of each replica; a collective if they may differ and there is a loss."""
         with tf.device(HOST):
-            rows = [tf.shape(first)[0] for first in firsts]  # [] each
+            rows = [_rows_of(first) for first in firsts]  # [] each
             if self.is_training and self.results is not None:
                 self.results.count(rows)
-            is_known = all(first.shape[0] is not None for first in firsts)
-            if is_known and not tf.executing_eagerly():
+            known = [first.shape[0] for first in firsts]
+            is_known = None not in known and len(set(known)) == 1
+            if is_known and not tf.executing_eagerly() and not self.rows_may_differ:
+                self.total_rows = tf.constant(float(known[0] * self.num_replicas))
                 return
             self.rows = rows
             if self.has_loss:
                 own = [tf.cast(number, tf.float32) for number in rows]
-                total = reducer.reduce([own], mean=False, name="rows")[0]  # []
-                self.shares = [tf.math.divide_no_nan(number, total) for number in own]
+                self.total_rows = reducer.reduce([own], mean=False, name="rows")[0]  # []
+                self.shares = [tf.math.divide_no_nan(one, self.total_rows) for one in own]
 
     def take_message(self) -> tf.Tensor | None:
         """Returns the message that gradients take along; None if there is none.
@@ -167,15 +210,13 @@ NOW = Now()
 
 
 @contextmanager
-def keras_step(
-    *, is_training: bool = False, has_loss: bool = True, results: StepResults | None = None
-) -> Iterator[KerasStep]:
+def keras_step(**attributes: Any) -> Iterator[KerasStep]:
     """Marks what the `with` block traces or executes as a step of a Keras model.
 
     The caller makes statistics equal before anything else reads them. The arguments are attributes
     of `KerasStep`.
     """
-    step = KerasStep(is_training, has_loss, results)
+    step = KerasStep(**attributes)
     with NOW.having(step=step):
         yield step
 
@@ -205,6 +246,20 @@ def run_step(
     return results if step is None or step.results is None else step.results(results)
 
 
+def loss_step() -> KerasStep | None:
+    """Returns the step if the code of one of several replicas computes its loss; None otherwise."""
+    step = NOW.step
+    if step is None or step.num_replicas == 1 or not step.has_loss or not is_in_replica():
+        return None
+    return step
+
+
+def own_losses() -> ReplicaLosses:
+    """Returns the losses of the replica whose code is running, in a step."""
+    assert NOW.step is not None
+    return NOW.step.losses[replica_in_worker()]
+
+
 def own_rows() -> tf.Tensor | None:
     """Returns the rows of the replica whose code is running; None if they are not counted."""
     if NOW.step is None or NOW.step.rows is None:
@@ -212,11 +267,29 @@ def own_rows() -> tf.Tensor | None:
     return NOW.step.rows[replica_in_worker()]
 
 
-def own_share() -> tf.Tensor | None:
-    """Returns the share of the replica whose code is running; None if all have the same."""
-    if NOW.step is None or NOW.step.shares is None:
-        return None
+def own_share() -> tf.Tensor | float:
+    """Returns the share of the replica whose code is running, in a step."""
+    assert NOW.step is not None
+    if NOW.step.shares is None:
+        return 1.0 / NOW.step.num_replicas
     return NOW.step.shares[replica_in_worker()]
+
+
+def unless_empty(value: tf.Tensor) -> tf.Tensor:
+    """Returns a replica's number; 0 if it has no row, of which the mean would be NaN."""
+    rows = own_rows()
+    return value if rows is None else tf.where(rows > 0, value, tf.zeros_like(value))
+
+
+def counted(value: tf.Tensor) -> tf.Tensor:
+    """Returns a replica's number times its share of the rows; 0 without rows."""
+    return tf.cast(own_share(), value.dtype) * unless_empty(value)
+
+
+def sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of a value of each replica, in their code: a collective."""
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 def loss_in(logs: Any) -> Any:
@@ -229,3 +302,12 @@ def _first_tensor(batch: Any) -> Any:
         if tf.is_tensor(leaf) and leaf.shape.rank:
             return leaf
     return None
+
+
+def _rows_of(leaf: Any) -> tf.Tensor:
+    """Returns the rows of a dense, sparse or ragged tensor: int32 []."""
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int32)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.shape(leaf)[0]

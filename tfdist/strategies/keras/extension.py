@@ -27,6 +27,12 @@ def extends(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..
     return put
 
 
+def is_of_keras(function: Any) -> bool:
+    """Returns whether a function or method is one of a Keras library, and no program's."""
+    module = getattr(function, "__module__", None) or ""
+    return module.startswith(("keras.", "tf_keras."))
+
+
 def strategy_of(model: Any) -> Any:
     """Returns the strategy of tfdist in whose scope a model was made; None without one."""
     strategy = getattr(model, "distribute_strategy", None)

@@ -1,82 +1,314 @@
-"""Losses of Keras under a strategy: a replica's counts by its share of the rows.
+"""Losses of Keras under a strategy: N replicas give the loss, and the gradient, of one process.
 
-Keras divides the mean loss of a replica by the number of replicas. Here it is multiplied by the
-replica's share where replicas have different numbers of rows. Keras 3 leaves out a loss function
-that returns one number, such as `lambda y, p: tf.reduce_mean(...)`: it is scaled here.
+A loss of all rows is a sum over the rows, divided by a number: of rows, of words that no mask
+hides, of weights. Each replica contributes the sum over its own rows, divided by the number of all:
 
-For the logs Keras takes the scale off again. The loss of a model is then counted by a replica's
-rows. In Keras 3 the loss of each output counts once for a batch of any size, so there the share
-stays in it.
+    contribution of a replica = its sum / (rows, words or weights of all replicas)
+    loss of one process       = the sum of the contributions; so for gradients
 
-Private names: the modules of `scale_loss_for_distribution`, and Keras 3's `CompileLoss`.
+Keras' own steps take contributions. A program's own code takes what it would see alone, a loss of
+its own rows: a contribution divided by the replica's share of the rows. It may add terms, such as
+the mean of something over the rows; the whole counts by the share again:
+
+    Model.train_step, test_step of Keras          contributions     metrics of losses: their sum
+      compute_loss of the program                 losses of rows    times the share when it returns
+        super().compute_loss, a Loss              / share
+    train_step of the program                     losses of rows    tape.gradient: times the share
+      compute_loss, compiled_loss, a Loss         / share           metrics, logs: times the share
+
+A gradient of the program for which Keras has computed no loss stays as it is, and a line says that
+the gradients of the replicas are added.
+
+Private names: of Keras 3 the module `losses.loss` (`reduce_values`, `apply_mask`,
+`scale_loss_for_distribution`, `unscale_loss_for_distribution`), `CompileLoss` and
+`Model._aggregate_additional_loss`; of tf_keras the module `utils.losses_utils`
+(`reduce_weighted_loss`, `apply_valid_mask`), `LossesContainer`, and `Loss._get_reduction`.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.eager.step import NOW, own_share
-from tfdist.strategies.keras.extension import extends
+from tfdist.strategies.eager.step import (
+    KerasStep,
+    LossCall,
+    counted,
+    loss_step,
+    own_losses,
+    own_share,
+    sum_over_replicas,
+)
+from tfdist.strategies.keras.extension import extends, is_of_keras
+from tfdist.strategies.private_tensorflow import converted
 
-_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
-# For each loss that is being called, one inside the other: how often it has been scaled.
-_scalings: list[int] = []
-_is_loss_of_outputs = False
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "auto")
 
 
 def adapt_losses(library: ModuleType, *, is_keras_3: bool) -> None:
-    """Makes the losses of a library count by the share of a replica."""
-    name = "losses.loss" if is_keras_3 else "utils.losses_utils"
-    module: Any = importlib.import_module(f"{library.__name__}.src.{name}")
+    """Makes the losses of a library those of one process."""
+    _adapt_steps(library.Model)
+    if is_keras_3:
+        module = importlib.import_module(f"{library.__name__}.src.losses.loss")
+        _adapt_keras_3(library, module)
+    else:
+        module = importlib.import_module(f"{library.__name__}.src.utils.losses_utils")
+        _adapt_tf_keras(library, module)
 
-    @extends(module, "scale_loss_for_distribution")
-    def scaled(scale: Any, value: Any) -> Any:
-        if _scalings:
-            _scalings[-1] += 1
-        if NOW.step is not None:
-            NOW.step.has_scaled_loss = True
-        share = own_share()
-        return scale(value) if share is None else value * tf.cast(share, value.dtype)
 
-    if not is_keras_3:
+@contextmanager
+def _calling(**call: Any) -> Iterator[None]:
+    """Marks the `with` block as a `LossCall`."""
+    calls = own_losses().calls
+    calls.append(LossCall(**call))
+    try:
+        yield
+    finally:
+        calls.pop()
+
+
+def _caller_takes_contribution() -> bool:
+    calls = own_losses().calls
+    return bool(calls) and calls[-1].takes_contribution
+
+
+def _returned(contribution: Any) -> Any:
+    """Returns what the caller takes of a contribution; a loss for each row is the same for all."""
+    is_number = contribution is not None and contribution.shape.rank == 0
+    if not is_number or _caller_takes_contribution():
+        return contribution
+    return tf.math.divide_no_nan(contribution, tf.cast(own_share(), contribution.dtype))
+
+
+def _adapt_steps(model_class: Any) -> None:
+    """Marks the code of Keras that computes and takes contributions."""
+
+    @extends(model_class, "train_step")
+    @extends(model_class, "test_step")
+    def step_of_keras(step: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if loss_step() is None:
+            return step(self, *args, **kwargs)
+        with _calling(takes_contribution=True):
+            return converted(step)(self, *args, **kwargs)
+
+    @extends(model_class, "compute_loss")
+    def compute_loss_of_keras(compute: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if loss_step() is None:
+            return compute(self, *args, **kwargs)
+        with _calling(takes_contribution=True):
+            loss = compute(self, *args, **kwargs)
+        return _returned(loss)
+
+
+def adapt_compute_loss(model_class: Any) -> None:
+    """Makes a compute_loss of the program's own count by the replica's share."""
+    compute = model_class.compute_loss
+    if is_of_keras(compute) or hasattr(compute, "is_of_tfdist"):
         return
-    _scale_single_numbers(library.losses.Loss, module)
+
+    @extends(model_class, "compute_loss")
+    def compute_own_loss(compute: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if loss_step() is None:
+            return compute(self, *args, **kwargs)
+        with _calling(takes_contribution=False):
+            loss = converted(compute)(self, *args, **kwargs)
+        if loss is None or not _caller_takes_contribution():
+            return loss
+        loss = tf.convert_to_tensor(loss)
+        own_losses().has_scaled = True
+        return counted(loss) if loss.shape.rank == 0 else loss
+
+    model_class.compute_loss.is_of_tfdist = True
+
+
+def adapt_tapes() -> None:
+    """Makes a gradient that a train_step of the program takes count by the replica's share."""
+    if hasattr(tf.GradientTape.gradient, "is_of_tfdist"):
+        return
+
+    @extends(tf.GradientTape, "gradient")
+    def gradient_of_share(
+        gradient: Any,
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        if loss_step() is None or own_losses().calls or not _has_variables(sources):
+            return gradient(self, target, sources, output_gradients, **kwargs)
+        if not own_losses().has_scaled:
+            own_losses().targets.extend(tf.nest.flatten(target))
+        elif output_gradients is None:
+            output_gradients = tf.nest.map_structure(
+                lambda one: tf.cast(own_share(), one.dtype) * tf.ones_like(one), target
+            )
+        else:
+            output_gradients = tf.nest.map_structure(
+                lambda one: tf.cast(own_share(), one.dtype) * one, output_gradients
+            )
+        return gradient(self, target, sources, output_gradients, **kwargs)
+
+    tf.GradientTape.gradient.is_of_tfdist = True
+
+
+def _has_variables(sources: Any) -> bool:
+    """Returns whether a gradient is one of variables; other gradients are parts of a model."""
+    return any(hasattr(one, "assign") for one in tf.nest.flatten(sources))  # tf's or Keras 3's.
+
+
+def _counts_rows(loss: Any) -> bool:
+    """Returns whether a loss is known to have as many values for each row: Keras' own have."""
+    return loss is not None and is_of_keras(getattr(loss, "fn", None) or type(loss).call)
+
+
+def _number_of_all(values: tf.Tensor, step: KerasStep) -> tf.Tensor:
+    """Returns the number of elements that the values of all replicas have: [], float32.
+
+    It is a message where neither the shape nor the number of rows tells.
+    """
+    if step.shares is None and values.shape.is_fully_defined():
+        return tf.constant(float(values.shape.num_elements() * step.num_replicas))
+    calls = own_losses().calls
+    is_of_model = len(calls) > 1 and calls[-2].takes_contribution  # Its values are the batch's.
+    if step.total_rows is not None and is_of_model and _counts_rows(calls[-1].loss):
+        each = tf.reduce_prod(tf.shape(values)[1:])  # Of a row; the shape of no row has it, too.
+        return step.total_rows * tf.cast(each, tf.float32)
+    return sum_over_replicas(tf.cast(tf.size(values), tf.float32))
+
+
+def _contribution(values: tf.Tensor, divisor: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(tf.reduce_sum(values), tf.cast(divisor, values.dtype))
+
+
+def _weight_of_valid(mask: Any, dtype: Any) -> tf.Tensor:
+    """Returns elements / valid elements, of the masks of all replicas: [], a message."""
+    valid = tf.reduce_sum(tf.cast(mask, tf.float32))
+    numbers = sum_over_replicas(tf.stack([tf.cast(tf.size(mask), tf.float32), valid]))  # [2]
+    return tf.cast(tf.math.divide_no_nan(numbers[0], numbers[1]), dtype)
+
+
+def _adapt_keras_3(library: ModuleType, module: Any) -> None:
+    @extends(library.losses.Loss, "__call__")
+    def call_of_loss(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if loss_step() is None:
+            return call(self, *args, **kwargs)
+        with _calling(takes_contribution=False, loss=self):
+            loss = call(self, *args, **kwargs)
+        return _returned(loss)
+
+    @extends(module, "reduce_values")
+    def reduce_over_all(
+        reduce: Any, values: Any, sample_weight: Any = None, reduction: Any = _MEANS[0]
+    ) -> Any:
+        step = loss_step()
+        if step is None or reduction in (None, "none"):
+            return reduce(values, sample_weight, reduction)
+        own_losses().has_scaled = True
+        if reduction not in _MEANS:
+            return reduce(values, sample_weight, reduction)
+        if values.shape.rank == 0:  # A function that returns one number, for its rows.
+            return counted(values)
+        if reduction == "mean_with_sample_weight" and sample_weight is not None:
+            weights = tf.reduce_sum(tf.cast(sample_weight, tf.float32))
+            return _contribution(values, sum_over_replicas(weights))
+        return _contribution(values, _number_of_all(values, step))
+
+    @extends(module, "apply_mask")
+    def mask_over_all(apply: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        if loss_step() is None or mask is None or reduction not in ("mean", "sum_over_batch_size"):
+            return apply(sample_weight, mask, dtype=dtype, reduction=reduction)
+        weights = apply(sample_weight, mask, dtype=dtype, reduction="sum")
+        return weights * _weight_of_valid(mask, weights.dtype)
 
     @extends(module, "unscale_loss_for_distribution")
-    def unscaled(unscale: Any, value: Any) -> Any:
-        share = own_share()
-        if share is None or _is_loss_of_outputs:
+    def unscale_contribution(unscale: Any, value: Any) -> Any:
+        if loss_step() is None:
             return unscale(value)
-        return tf.math.divide_no_nan(value, tf.cast(share, value.dtype))
+        if value.shape.rank:  # Losses of rows.
+            return value
+        own_losses().contributions.append(unscaled := unscale(value))
+        return unscaled
 
     kind = importlib.import_module(f"{library.__name__}.src.trainers.compile_utils").CompileLoss
 
-    @extends(kind, "call")
-    def call_marked(call: Any, *args: Any, **kwargs: Any) -> Any:
-        global _is_loss_of_outputs
-        _is_loss_of_outputs = True
-        try:
-            return call(*args, **kwargs)
-        finally:
-            _is_loss_of_outputs = False
+    @extends(kind, "__call__")
+    def call_of_losses(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if loss_step() is None:
+            return call(self, *args, **kwargs)
+        with _calling(takes_contribution=True):
+            loss = call(self, *args, **kwargs)
+        return _returned(loss)
+
+    @extends(library.Model, "_aggregate_additional_loss")
+    def count_added_loss(aggregate: Any, self: Any, loss: Any) -> Any:
+        if loss_step() is None:
+            return aggregate(self, loss)
+        value = tf.cast(loss, tf.float32) if not loss.dtype.is_floating else loss
+        return tf.reduce_sum(value) if value.shape.rank else counted(value)
 
 
-def _scale_single_numbers(kind: Any, module: Any) -> None:
-    """Makes Keras 3 scale a mean loss whose function returns one number."""
+def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
+    """Here a loss is a contribution times the replicas: `LossesContainer` divides by them."""
+
+    @extends(library.losses.Loss, "__call__")
+    def call_of_loss(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        step = loss_step()
+        if step is None:
+            return call(self, *args, **kwargs)
+        with _calling(takes_contribution=False, loss=self):
+            loss = call(self, *args, **kwargs)
+        if _caller_takes_contribution() or loss.shape.rank:
+            return loss
+        is_mean = self.reduction in _MEANS
+        return _returned(loss / step.num_replicas if is_mean else loss)
+
+    @extends(library.losses.Loss, "_get_reduction")
+    def allow_means(get: Any, self: Any) -> Any:
+        if loss_step() is None or self.reduction not in _MEANS:
+            return get(self)
+        return _MEANS[0]
+
+    @extends(module, "reduce_weighted_loss")
+    def reduce_over_all(reduce: Any, weighted_losses: Any, reduction: Any = _MEANS[0]) -> Any:
+        step = loss_step()
+        if step is None or reduction == "none":
+            return reduce(weighted_losses, reduction)
+        own_losses().has_scaled = True
+        if reduction not in _MEANS:
+            return reduce(weighted_losses, reduction)
+        if weighted_losses.shape.rank == 0:
+            return counted(weighted_losses) * step.num_replicas
+        number = _number_of_all(weighted_losses, step)
+        return _contribution(weighted_losses, number / step.num_replicas)
+
+    @extends(module, "apply_valid_mask")
+    def mask_over_all(apply: Any, losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
+        if loss_step() is None or mask is None or reduction not in _MEANS:
+            return apply(losses, sw, mask, reduction)
+        weights = apply(losses, sw, mask, "sum")
+        return weights * _weight_of_valid(mask, weights.dtype)
+
+    kind = importlib.import_module(f"{library.__name__}.src.engine.compile_utils").LossesContainer
 
     @extends(kind, "__call__")
-    def call_scaled(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        _scalings.append(0)
-        try:
-            loss = call(self, *args, **kwargs)
-        finally:
-            times = _scalings.pop()
-        if not times and self.reduction in _MEANS:
-            times, loss = 1, module.scale_loss_for_distribution(loss)
-        if _scalings:
-            _scalings[-1] += times
-        return loss
+    def call_of_losses(
+        call: Any,
+        self: Any,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any = None,
+        regularization_losses: Sequence[Any] | None = None,
+    ) -> Any:
+        step = loss_step()
+        if step is None:
+            return call(self, y_true, y_pred, sample_weight, regularization_losses)
+        added = [counted(loss) * step.num_replicas for loss in regularization_losses or ()]
+        with _calling(takes_contribution=True, is_container=True):
+            loss = call(self, y_true, y_pred, sample_weight, added)
+        return _returned(loss)

@@ -39,10 +39,11 @@ from tfdist.strategies.keras.callbacks import (
     support_backups,
     tfdist_callbacks,
 )
-from tfdist.strategies.keras.extension import extends, strategy_of
+from tfdist.strategies.keras.extension import extends, is_of_keras, strategy_of
 from tfdist.strategies.keras.fit import NUM_OF_STEP, current_fit, fit_run
 from tfdist.strategies.keras.input import adapt_input, batch_spec
-from tfdist.strategies.keras.losses import adapt_losses
+from tfdist.strategies.keras.losses import adapt_compute_loss, adapt_losses, adapt_tapes
+from tfdist.strategies.keras.metrics import adapt_metrics
 from tfdist.strategies.keras.optimizers import adapt_optimizers
 from tfdist.strategies.keras.saving import adapt_saving
 from tfdist.strategies.keras.step_results import CombinedLogs, OwnResults, PredictedRows
@@ -81,6 +82,8 @@ def adapt_keras() -> None:
         _adapt_callbacks(library)
         adapt_input(library, is_keras_3)
         adapt_losses(library, is_keras_3=is_keras_3)
+        adapt_metrics(library, is_keras_3=is_keras_3)
+        adapt_tapes()
         adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
         if not is_keras_3:
             _vary_seeds(importlib.import_module(f"{name}.src.backend").RandomGenerator)
@@ -183,6 +186,7 @@ def _wrap_made(model_class: Any, kind: str, wrap: Callable[..., Any]) -> None:
         strategy = strategy_of(model)
         if strategy is not None and not hasattr(function, "is_of_tfdist"):
             _check(model, strategy)
+            adapt_compute_loss(type(model))
             function = wrap(model, strategy, function)
             function.is_of_tfdist = True
             setattr(model, f"{kind}_function", function)
@@ -219,7 +223,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
     is_alone = strategy.num_replicas_in_sync == 1
     logs_of_all = None if is_alone else CombinedLogs(model, strategy, NUM_OF_STEP)
     results = logs_of_all or OwnResults()
-    looks_at_loss = not is_alone and not _is_of_keras(type(model).train_step)
+    looks_at_loss = not is_alone and not is_of_keras(type(model).train_step)
 
     def train(iterator: Any) -> Any:
         nonlocal looks_at_loss
@@ -232,7 +236,12 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
                 )
             if logs_of_all is not None:
                 logs_of_all.set_combines(True)
-            with needs_all_workers(), keras_step(is_training=True, results=results):
+            with (
+                needs_all_workers(),
+                keras_step(
+                    is_training=True, results=results, rows_may_differ=inspect.isgenerator(iterator)
+                ),
+            ):
                 return function(iterator)
         results.begin_run(run)
         num_steps = _steps_per_call(model)
@@ -243,7 +252,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             logs_of_all.set_combines(run.combines)
         with run.step(num_steps), keras_step(is_training=True, results=results) as step:
             logs = run.note_logs(function(iterator))
-            if looks_at_loss and not step.has_scaled_loss:
+            if looks_at_loss and any(losses.targets for losses in step.losses):
                 _warn_of_own_loss(model, strategy.num_replicas_in_sync)
             looks_at_loss = False
             loss = loss_in(logs)
@@ -256,10 +265,6 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
         return logs
 
     return train
-
-
-def _is_of_keras(method: Callable[..., Any]) -> bool:
-    return method.__module__.startswith(tuple(f"{name}." for name in _LIBRARIES))
 
 
 def _warn_of_own_loss(model: Any, num_replicas: int) -> None:
@@ -283,7 +288,8 @@ def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> A
     logs_of_all = None if is_alone else CombinedLogs(model, strategy)
 
     def test(iterator: Any) -> Any:
-        with needs_all_workers(), keras_step(results=logs_of_all):
+        may_differ = inspect.isgenerator(iterator)  # Of test_on_batch.
+        with needs_all_workers(), keras_step(results=logs_of_all, rows_may_differ=may_differ):
             return function(iterator)
 
     return test

@@ -6,7 +6,7 @@ worker traces the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +25,9 @@ class OwnResults:
     def __init__(self) -> None:
         self._run: Any = None  # The call of `fit` in which rows are counted.
         self._examples: Any = None
+
+    def begin(self) -> None:
+        """Does nothing: results stay as they are."""
 
     def __call__(self, results: Any) -> Any:
         return results
@@ -59,8 +62,13 @@ class OwnResults:
 class CombinedLogs(OwnResults):
     """The logs of train or test steps.
 
-    Logs that are the results of the model's metrics become those of all rows. Other logs, which a
-    model's own `train_step` has returned, are averaged over the replicas.
+    A result of one of the model's metrics becomes that of all rows, under whatever name it is. Of
+    other values, which a program's `train_step` or `compute_metrics` has returned:
+
+        a number                    each replica's counts by its share of the rows
+        a loss of the program's     the replicas' add up, as their gradients do, if Keras has not
+        own                         computed it
+        a number for each row       those of all rows, in the batch's order
 
     A train step has a message: this worker's requests, such as "it got a stop signal", and whether
     its loss was NaN in the step before. The message travels with the step's last gradients, so it
@@ -72,8 +80,8 @@ class CombinedLogs(OwnResults):
         host, if it     metrics' own values, NaN now --> sums over the workers, logs
         combines
 
-    If gradients take no message along, or the logs are not the metrics', each step combines, and
-    the requests are in that message.
+    If gradients take no message along, or logs have other values than results, each step combines,
+    and the requests are in that message.
 
     Args:
       model: The model.
@@ -93,6 +101,8 @@ class CombinedLogs(OwnResults):
         self._combines_now = True
         self.combines_always = False
         workers = strategy.extended.collectives.num_workers
+        self._results: list[tuple[Any, Any, Any]] = []  # A tensor, its metric, the key in a dict.
+        self._noted: list[tuple[Any, Any]] = []  # A metric, and its attribute `result`.
         with tf.init_scope(), tf.device(HOST):
             # No variables of the strategy: they are not saved, and each worker has its own.
             self._requests = ResourceVariable(tf.zeros([num_requests]), trainable=False)
@@ -150,35 +160,123 @@ class CombinedLogs(OwnResults):
             else:
                 self.receive(sums)
 
-        names = set(logs) if isinstance(logs, dict) else None
-        if names is None or names != set(model.get_metrics_result()):
-            self.combines_always = True
-            parts = [[tf.convert_to_tensor(v) for v in local(x)] for x in tf.nest.flatten(logs)]
-            means = reducer.reduce(parts, mean=True, name="logs") if parts else []
-            (sums,) = reducer.reduce([[more]], mean=False, name="requests")
-            note(sums)
-            return tf.nest.pack_sequence_as(logs, means)
+        leaves = [list(local(leaf)) for leaf in tf.nest.flatten(logs)]
+        found = self._found_results(leaves)
+        others = [leaf for leaf, result in zip(leaves, found, strict=True) if result is None]
 
-        def of_all_rows() -> dict[str, tf.Tensor]:
-            variables = [tf_variable(v) for metric in model.metrics for v in metric.variables]
+        def packed(combined: Sequence[tf.Tensor]) -> Any:
+            """Returns the logs, with the metrics' results as reads give them here."""
+            rest, own = iter(combined), {}
+            for metric, _ in filter(None, found):
+                own[id(metric)] = metric.result()
+            values = [
+                next(rest) if result is None else _part(own[id(result[0])], result[1])
+                for result in found
+            ]
+            return tf.nest.pack_sequence_as(logs, [tf.convert_to_tensor(v) for v in values])
+
+        def of_all_rows() -> Any:
+            metrics = {id(m): m for m in [*model.metrics, *(m for m, _ in filter(None, found))]}
+            variables = [tf_variable(v) for metric in metrics.values() for v in metric.variables]
             with reads_combined(variables, more, reducer) as sums:
                 note(sums)
-                return tf.nest.map_structure(tf.convert_to_tensor, model.get_metrics_result())
+                return packed(self._combined(others))
 
-        def left_out() -> dict[str, tf.Tensor]:
+        def left_out() -> Any:
             with reads_own():
-                return tf.nest.map_structure(tf.convert_to_tensor, model.get_metrics_result())
+                return packed([])
 
-        if not is_sent:
+        if others or not is_sent:
             self.combines_always = True
             return of_all_rows()
         return tf.cond(self._combines, of_all_rows, left_out)
+
+    def begin(self) -> None:
+        """Begins to note which metric each result is of."""
+        self._end_notes()
+        self._results = []
+        for metric in {id(metric): metric for metric in self._model.metrics}.values():
+            self._noted.append((metric, vars(metric).get("result")))
+            vars(metric)["result"] = self._noting(metric, metric.result)  # Past Keras' tracking.
+
+    def _noting(self, metric: Any, result: Callable[..., Any]) -> Callable[..., Any]:
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            value = result(*args, **kwargs)
+            parts = value.items() if isinstance(value, dict) else [(None, value)]
+            self._results += [(part, metric, key) for key, part in parts]
+            return value
+
+        return noted
+
+    def _end_notes(self) -> None:
+        for metric, before in self._noted:
+            del vars(metric)["result"]
+            if before is not None:
+                vars(metric)["result"] = before
+        self._noted = []
+
+    def _found_results(self, leaves: Sequence[Sequence[Any]]) -> list[tuple[Any, Any] | None]:
+        """Returns for each value of the logs the metric that it is a result of, and its key."""
+        self._end_notes()
+        known = {id(metric) for _, metric, _ in self._results}
+        for metric in self._model.metrics:  # tf_keras makes some in the first step.
+            last = getattr(metric, "_call_result", None)
+            if last is not None and id(metric) not in known:
+                parts = last.items() if isinstance(last, dict) else [(None, last)]
+                self._results += [(part, metric, key) for key, part in parts]
+        by_tensor = {id(part): (metric, key) for part, metric, key in self._results}
+        return [
+            next((by_tensor[id(v)] for v in values if id(v) in by_tensor), None)
+            for values in leaves
+        ]
+
+    def _combined(self, leaves: Sequence[Sequence[Any]]) -> list[tf.Tensor]:
+        """Combines values that are no results, given those of each replica; a collective."""
+        step, reducer = NOW.step, self._strategy.extended.reducer
+        assert step is not None
+        targets = {id(target) for losses in step.losses for target in losses.targets}
+        shares = step.shares or [1.0 / step.num_replicas] * len(step.losses)
+        combined: dict[int, tf.Tensor] = {}
+        parts: dict[int, list[tf.Tensor]] = {}
+        for place, leaf in enumerate(leaves):
+            values = [tf.convert_to_tensor(value) for value in leaf]
+            if any(id(value) in targets for value in leaf):
+                parts[place] = values
+            elif _has_rows(values[0], step.rows):
+                combined[place] = reducer.gather(values, 0)
+            else:
+                parts[place] = [
+                    _weighed(value, share, None if step.rows is None else step.rows[number])
+                    for number, (value, share) in enumerate(zip(values, shares, strict=False))
+                ]
+        if parts:
+            sums = reducer.reduce(list(parts.values()), mean=False, name="logs")
+            combined.update(zip(parts, sums, strict=True))
+        return [combined[place] for place in range(len(leaves))]
 
     def _nan_flags(self, loss: Any) -> tf.Tensor:
         """Returns [workers]: 1 at this worker's place if its own loss, unless None, is NaN."""
         collectives = self._strategy.extended.collectives
         is_nan = tf.zeros([]) if loss is None else tf.cast(tf.math.is_nan(loss), tf.float32)
         return is_nan * tf.one_hot(collectives.worker_index, collectives.num_workers)
+
+
+def _part(result: Any, key: Any) -> Any:
+    return result if key is None else result[key]
+
+
+def _has_rows(value: tf.Tensor, rows: Sequence[tf.Tensor] | None) -> bool:
+    """Returns whether a value has a number for each row of a batch whose rows are not known."""
+    return bool(value.shape.rank) and (rows is not None) and value.shape[0] is None
+
+
+def _weighed(value: tf.Tensor, share: Any, rows: tf.Tensor | None) -> tf.Tensor:
+    """Returns a replica's value times its share; zeros without rows, where it may be NaN."""
+    value = value if value.dtype.is_floating else tf.cast(value, tf.float32)
+    if rows is not None:
+        value = tf.where(rows > 0, value, tf.zeros_like(value))
+    return value * tf.cast(share, value.dtype)
 
 
 class PredictedRows(OwnResults):

@@ -1,0 +1,44 @@
+"""Metrics of Keras under a strategy: what a replica adds to a mean.
+
+A metric of rows adds up sums over the rows, so it is exact in any number of parts. A mean of single
+numbers, such as losses, counts each number once. Of N replicas it gets N numbers:
+
+    a contribution of Keras' own steps    the replicas' numbers add up to N times the loss: as often
+    any other number                      counts by the replica's share of the rows
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.eager.step import loss_step, own_losses, own_share, unless_empty
+from tfdist.strategies.keras.extension import extends
+
+
+def adapt_metrics(library: ModuleType, *, is_keras_3: bool) -> None:
+    """Makes the means of a library count as in one process."""
+
+    @extends(library.metrics.Mean, "update_state")
+    def update_by_share(update: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
+        step = loss_step()
+        if step is None:
+            return update(self, values, sample_weight)
+        is_weighted = sample_weight is not None
+        if _is_contribution(values, is_keras_3):
+            if is_weighted and step.total_rows is not None:  # It is the rows of the replica.
+                sample_weight = step.total_rows / step.num_replicas
+            return update(self, values, sample_weight)
+        if is_weighted or not tf.is_tensor(values) or values.shape.rank:
+            return update(self, values, sample_weight)
+        # Weights are relative: those of other traces of the function are 1 where rows are equal.
+        return update(self, unless_empty(values), own_share() * step.num_replicas)
+
+
+def _is_contribution(values: Any, is_keras_3: bool) -> bool:
+    losses = own_losses()
+    if is_keras_3:
+        return any(values is one for one in losses.contributions)
+    return bool(losses.calls) and losses.calls[-1].is_container
