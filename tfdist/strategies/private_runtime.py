@@ -35,6 +35,8 @@ from tensorflow.python.eager import context
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 # The name of an op's event: the op's name and its type.
+_LOCAL_TASK = "/job:localhost/replica:0/task:0"
+_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _OP = re.compile(r"([^:\s]+):(\w+)")
 
 
@@ -79,10 +81,12 @@ def _is_no_startup_warning(record: logging.LogRecord) -> bool:
 
 def is_of_an_earlier_runtime(dataset: tf.data.Dataset) -> bool:
     """Returns whether a dataset was made before `start_eager_server` gave devices other names."""
-    device = dataset._variant_tensor.device
-    return tf.executing_eagerly() and device not in {
-        one.name for one in tf.config.list_logical_devices()
-    }
+    if not tf.executing_eagerly():
+        return False
+    names = [one.name for one in tf.config.list_logical_devices()]
+    # Without a server a logical device's name has no job, and a tensor's has.
+    full = {name if name.startswith("/job:") else f"{_LOCAL_TASK}{name}" for name in names}
+    return dataset._variant_tensor.device not in full
 
 
 def renew_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -99,6 +103,18 @@ def renew_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
                 node.ClearField("device")
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
         return _VariantDataset(variant, dataset.element_spec)
+
+
+def yields_arrays_of_python(dataset: Any) -> bool:
+    """Returns whether a dataset calls Python, whose arrays may be the memory of its tensors."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return False
+    for function in dataset._functions():
+        graph = function.function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+        if any(node.op in _PYTHON_OPS for node in nodes):
+            return True
+    return any(yields_arrays_of_python(one) for one in dataset._inputs())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.private_runtime import (
@@ -17,6 +19,7 @@ from tfdist.strategies.private_runtime import (
     make_distributed_dataset_from_function,
     renew_dataset,
     share_of_worker,
+    yields_arrays_of_python,
 )
 
 _PLAIN_ITERATOR = tf.distribute.InputOptions(
@@ -55,9 +58,11 @@ def distribute_from_function(dataset_fn: Any, plan: InputPlan) -> Any:
     after the same step.
     """
     plan = _with_plain_iterator(plan)
-    made = make_distributed_dataset_from_function(
-        lambda context: _prepared(dataset_fn(context), plan), plan
-    )
+
+    def make(context: tf.distribute.InputContext) -> Any:
+        return _with_shapes_of_all(_prepared(dataset_fn(context), plan), plan)
+
+    made = make_distributed_dataset_from_function(make, plan)
     if plan.context.num_input_pipelines > 1:
         asks_before_each_batch(made, not _is_known_to_all(plan, made.cardinality))
     return made
@@ -69,9 +74,8 @@ def distribute_own(dataset: Any, plan: InputPlan) -> Any:
     Nothing is divided or left out: each worker has its own examples, and a batch is a replica's. In
     the last step a replica may have no rows. All workers end after the same step.
     """
-    dataset = renewed(dataset)
     made = distribute_from_function(lambda context: dataset, plan)
-    number, per_worker = dataset.cardinality(), len(plan.devices)
+    number, per_worker = made.cardinality, len(plan.devices)
     is_whole = number == tf.data.INFINITE_CARDINALITY or number % per_worker == 0
     asks_before_each_batch(made, not (_is_known_to_all(plan, number) and is_whole))
     return made
@@ -121,6 +125,39 @@ def _is_known_to_all(plan: InputPlan, number: tf.Tensor) -> bool:
     return bool((numbers == numbers[0]).all() and numbers[0] != tf.data.UNKNOWN_CARDINALITY)
 
 
+def _with_shapes_of_all(dataset: Any, plan: InputPlan) -> Any:
+    """Returns a dataset whose number of rows is known only if all workers have as many.
+
+    A step counts rows whose number is not known. A collective, outside of functions.
+    """
+    if plan.context.num_input_pipelines == 1 or not tf.executing_eagerly():
+        return dataset
+    shapes = [
+        leaf.shape for leaf in tf.nest.flatten(dataset.element_spec) if hasattr(leaf, "shape")
+    ]
+    known = next((shape[0] for shape in shapes if shape.rank), None)
+    own = tf.constant([-1 if known is None else known], tf.int64)
+    collectives = plan.strategy.extended.collectives
+    numbers = collectives.gather(own, "rows_of_batches", same_rows=True).numpy()
+    if known is None or (numbers == numbers[0]).all():
+        return dataset
+
+    def forget(tensor: Any) -> Any:
+        if not isinstance(tensor, tf.Tensor) or not tensor.shape.rank:
+            return tensor
+        return v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
+
+    return _mapped(dataset, forget)
+
+
+def _mapped(dataset: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns a dataset with a function of each tensor of an element."""
+    is_tuple = isinstance(dataset.element_spec, tuple)  # Its members are the arguments.
+    return dataset.map(
+        lambda *batch: tf.nest.map_structure(function, batch if is_tuple else batch[0])
+    )
+
+
 def renewed(dataset: Any) -> Any:
     """Returns a dataset that was made before the workers met as one that can still be used.
 
@@ -167,7 +204,25 @@ def _with_plain_iterator(plan: InputPlan) -> InputPlan:
     return replace(plan, options=_PLAIN_ITERATOR)
 
 
+def with_own_memory(dataset: Any) -> Any:
+    """Returns a renewed dataset whose tensors are not the arrays of a program's Python generator.
+
+    TensorFlow takes an aligned array's memory for the tensor. An operation that is the last one to
+    read a tensor computes in place: the labels of the program would be differences from the second
+    epoch on.
+    """
+    is_of_python, dataset = yields_arrays_of_python(dataset), renewed(dataset)
+    if not is_of_python:
+        return dataset
+    return _mapped(dataset, _copied)
+
+
+def _copied(tensor: Any) -> Any:
+    is_dense = isinstance(tensor, tf.Tensor) and tensor.dtype.is_numpy_compatible
+    return tf.raw_ops.DeepCopy(x=tensor) if is_dense and tensor.dtype != tf.string else tensor
+
+
 def _prepared(dataset: Any, plan: InputPlan) -> Any:
     """Returns a dataset that reads a batch ahead, as TensorFlow's iterator for several devices."""
-    dataset = tuned_for_cores(renewed(dataset))
+    dataset = tuned_for_cores(with_own_memory(dataset))
     return dataset.prefetch(1) if plan.options is _PLAIN_ITERATOR else dataset

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.strategies.base import is_tfdist_strategy
 
 
@@ -31,6 +33,12 @@ def is_of_keras(function: Any) -> bool:
     """Returns whether a function or method is one of a Keras library, and no program's."""
     module = getattr(function, "__module__", None) or ""
     return module.startswith(("keras.", "tf_keras."))
+
+
+def strategy_of_scope() -> Any:
+    """Returns the strategy of tfdist whose code is running; None if there is none."""
+    strategy = tf.distribute.get_strategy()
+    return strategy if is_tfdist_strategy(strategy) else None
 
 
 def strategy_of(model: Any) -> Any:

@@ -35,6 +35,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.eager.replica_data import is_sum_of_rows
 from tfdist.strategies.eager.step import (
     KerasStep,
     LossCall,
@@ -186,11 +187,19 @@ def _contribution(values: tf.Tensor, divisor: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(tf.reduce_sum(values), tf.cast(divisor, values.dtype))
 
 
-def _weight_of_valid(mask: Any, dtype: Any) -> tf.Tensor:
-    """Returns elements / valid elements, of the masks of all replicas: [], a message."""
+def _numbers_of_valid(mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the elements, and the valid ones, of the masks of all replicas; a message."""
     valid = tf.reduce_sum(tf.cast(mask, tf.float32))
     numbers = sum_over_replicas(tf.stack([tf.cast(tf.size(mask), tf.float32), valid]))  # [2]
-    return tf.cast(tf.math.divide_no_nan(numbers[0], numbers[1]), dtype)
+    return numbers[0], numbers[1]
+
+
+def _added(loss: Any) -> Any:
+    """Returns a replica's contribution of what `add_loss` has got, or of a regularizer."""
+    loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
+    if loss.shape.rank:  # A number for each row.
+        return tf.reduce_sum(loss)
+    return loss if is_sum_of_rows(loss) else counted(loss)
 
 
 def _adapt_keras_3(library: ModuleType, module: Any) -> None:
@@ -224,7 +233,8 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
         if loss_step() is None or mask is None or reduction not in ("mean", "sum_over_batch_size"):
             return apply(sample_weight, mask, dtype=dtype, reduction=reduction)
         weights = apply(sample_weight, mask, dtype=dtype, reduction="sum")
-        return weights * _weight_of_valid(mask, weights.dtype)
+        elements, valid = _numbers_of_valid(mask)
+        return weights * tf.cast(tf.math.divide_no_nan(elements, valid), weights.dtype)
 
     @extends(module, "unscale_loss_for_distribution")
     def unscale_contribution(unscale: Any, value: Any) -> Any:
@@ -249,8 +259,7 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
     def count_added_loss(aggregate: Any, self: Any, loss: Any) -> Any:
         if loss_step() is None:
             return aggregate(self, loss)
-        value = tf.cast(loss, tf.float32) if not loss.dtype.is_floating else loss
-        return tf.reduce_sum(value) if value.shape.rank else counted(value)
+        return _added(loss)
 
 
 def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
@@ -292,7 +301,8 @@ def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
         if loss_step() is None or mask is None or reduction not in _MEANS:
             return apply(losses, sw, mask, reduction)
         weights = apply(losses, sw, mask, "sum")
-        return weights * _weight_of_valid(mask, weights.dtype)
+        elements, valid = _numbers_of_valid(mask)
+        return weights * tf.cast(elements / valid, weights.dtype)  # NaN without one, as there.
 
     kind = importlib.import_module(f"{library.__name__}.src.engine.compile_utils").LossesContainer
 
@@ -308,7 +318,7 @@ def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
         step = loss_step()
         if step is None:
             return call(self, y_true, y_pred, sample_weight, regularization_losses)
-        added = [counted(loss) * step.num_replicas for loss in regularization_losses or ()]
+        added = [_added(loss) * step.num_replicas for loss in regularization_losses or ()]
         with _calling(takes_contribution=True, is_container=True):
             loss = call(self, y_true, y_pred, sample_weight, added)
         return _returned(loss)

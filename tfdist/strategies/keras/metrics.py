@@ -3,8 +3,10 @@
 A metric of rows adds up sums over the rows, so it is exact in any number of parts. A mean of single
 numbers, such as losses, counts each number once. Of N replicas it gets N numbers:
 
-    a contribution of Keras' own steps    the replicas' numbers add up to N times the loss: as often
+    a contribution of Keras' own steps    is N times its part of the loss, and counts 1/N
     any other number                      counts by the replica's share of the rows
+
+So the variables of the metric add up to those of one process.
 """
 
 from __future__ import annotations
@@ -28,13 +30,12 @@ def adapt_metrics(library: ModuleType, *, is_keras_3: bool) -> None:
             return update(self, values, sample_weight)
         is_weighted = sample_weight is not None
         if _is_contribution(values, is_keras_3):
-            if is_weighted and step.total_rows is not None:  # It is the rows of the replica.
-                sample_weight = step.total_rows / step.num_replicas
-            return update(self, values, sample_weight)
+            # A weight is the rows of the replica.
+            rows = 1.0 if not is_weighted or step.total_rows is None else step.total_rows
+            return update(self, values, rows / step.num_replicas)
         if is_weighted or not tf.is_tensor(values) or values.shape.rank:
             return update(self, values, sample_weight)
-        # Weights are relative: those of other traces of the function are 1 where rows are equal.
-        return update(self, unless_empty(values), own_share() * step.num_replicas)
+        return update(self, unless_empty(values), own_share())
 
 
 def _is_contribution(values: Any, is_keras_3: bool) -> bool:

@@ -11,8 +11,9 @@ are not affected.
     optimizers                  gradients are reduced first, in Keras 3 before they are clipped and
                                 checked (`optimizers`)
 
-Private names: of Keras 3 `Model._initial_epoch`, `_symbolic_build` and the method of `_BUILD`; of
-tf_keras `RandomGenerator`; the two below; and what the modules named above list.
+Private names: of both `Model._flatten_layers`; of Keras 3 `Model._initial_epoch`, `_symbolic_build`
+and the method of `_BUILD`; of tf_keras `RandomGenerator` and `_support_zero_size_input` of its
+batch norm; the two below; and what the modules named above list.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tfdist.strategies.keras.callbacks import (
     support_backups,
     tfdist_callbacks,
 )
-from tfdist.strategies.keras.extension import extends, is_of_keras, strategy_of
+from tfdist.strategies.keras.extension import extends, is_of_keras, strategy_of, strategy_of_scope
 from tfdist.strategies.keras.fit import NUM_OF_STEP, current_fit, fit_run
 from tfdist.strategies.keras.input import adapt_input, batch_spec
 from tfdist.strategies.keras.losses import adapt_compute_loss, adapt_losses, adapt_tapes
@@ -51,6 +52,8 @@ from tfdist.strategies.values.replica_context import replica_in_sync
 
 _PREDICT = "tfdist_predict_on_batch"  # The function of a model that predicts one batch.
 _LIBRARIES = ("keras", "tf_keras")
+# The message of TensorFlow where it divides a batch with a sparse tensor.
+_NO_SPARSE_ROW = "Serialized sparse should have at least 1 serialized tensor"
 _STAMP = "is_extended_by_tfdist"  # Of a library.
 # The method of Keras 3 that builds a model with a batch.
 _BUILD = "_maybe_symbolic_build"
@@ -87,6 +90,7 @@ def adapt_keras() -> None:
         adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
         if not is_keras_3:
             _vary_seeds(importlib.import_module(f"{name}.src.backend").RandomGenerator)
+            _update_statistics_of_all(library)
 
 
 def _refuse_models(library: ModuleType) -> None:
@@ -153,9 +157,15 @@ def _adapt_model(model_class: Any) -> None:
         try:
             with fit_run(self, strategy, arguments.get("initial_epoch") or 0):
                 return fit(self, *args, **kwargs)
-        except RuntimeError as error:
+        except (RuntimeError, tf.errors.InvalidArgumentError) as error:
             if isinstance(error.__context__, OneLineError):
                 raise error.__context__ from None  # Keras 3 hides it: the model cannot be built.
+            if _NO_SPARSE_ROW in str(error):
+                raise KerasModelError(
+                    "a replica has no row of a batch with sparse features, which TensorFlow cannot "
+                    f"divide: {strategy.num_replicas_in_sync} replicas need as many rows at least. "
+                    "Batch them with drop_remainder=True."
+                ) from None
             if str(error).startswith("Mixing different tf.distribute.Strategy objects"):
                 raise KerasModelError(
                     "the optimizer, or a variable of the model, was made outside of the strategy's "
@@ -201,6 +211,13 @@ def _check(model: Any, strategy: Any) -> None:
             "this model is compiled with jit_compile=True, and XLA's code cannot send messages "
             "between replicas. Leave jit_compile out."
         )
+    for layer in model._flatten_layers():  # noqa: SLF001
+        if getattr(layer, "stateful", False) and hasattr(layer, "states"):
+            raise KerasModelError(
+                f"the layer {layer.name} has stateful=True: its states belong to the rows of a "
+                f"batch, which {strategy.num_replicas_in_sync} replicas divide. Train it with one "
+                "worker and one replica, or make it with stateful=False."
+            )
     if hasattr(getattr(model, "optimizer", None), "_allreduce_grads"):
         raise KerasModelError(
             "this model's optimizer is Horovod's DistributedOptimizer, and the strategy reduces "
@@ -330,6 +347,20 @@ def _adapt_callbacks(library: ModuleType) -> None:
             send_files_elsewhere(library, given)
         first, last = tfdist_callbacks(library.callbacks, strategy, given)
         original(self, [first, *given, last], add_history, add_progbar, model, **params)
+
+
+def _update_statistics_of_all(library: ModuleType) -> None:
+    """Makes tf_keras' batch norm over all replicas update its averages where a replica has no row.
+
+    Its statistics are those of all rows there, too.
+    """
+    name = f"{library.__name__}.src.layers.normalization.batch_normalization"
+    kind = importlib.import_module(name).BatchNormalizationBase
+
+    @extends(kind, "_support_zero_size_input")
+    def has_statistics(is_supported: Any, self: Any) -> bool:
+        is_of_all = self.synchronized and strategy_of_scope() is not None
+        return not is_of_all and is_supported(self)
 
 
 def _vary_seeds(generators: Any) -> None:
