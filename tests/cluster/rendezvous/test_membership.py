@@ -147,7 +147,10 @@ def test_a_wait_is_reported_and_ends_after_the_limit(
 
 def test_what_another_program_sends_changes_nothing(make_memberships: Make) -> None:
     chief, other = make_memberships(2)
-    other._links[0].connection.send(b'garbage\n{"0": 1}\n{"9": {}}\n')
+    other._links[0].connection.send(b'garbage\n{"0": 1}\n{"9": {}}\n\xff\xfe\n')
+    state = encode_states({1: PeerState(farewells=7)})
+    for number in (b"Infinity", b"NaN", b"1e999"):  # The thread that reads them goes on.
+        other._links[0].connection.send(state.replace(b"7", number))
     nonsense = PeerState(failure="ValueError: no", lost="its process has ended")
     other._links[0].connection.send(encode_states({0: nonsense, 9: nonsense}))
     leaving = [leave(chief), leave(other)]

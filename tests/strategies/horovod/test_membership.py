@@ -3,12 +3,13 @@
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tfdist.cluster.rendezvous.newcomers import Unfinished
 from tfdist.strategies.horovod import membership
-from tfdist.strategies.horovod.membership import _accept_all
+from tfdist.strategies.horovod.membership import _accept_all, read_hello
 
 KEY = "0123456789abcdef0123456789abcdef"
 
@@ -61,6 +62,15 @@ def test_a_strangers_bytes_are_dropped_and_the_ranks_join(
         check_joined(listener, 3)
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(1) == b""
+
+
+def test_any_first_message_to_rank_0(mutated_lines: Callable[..., Iterator[bytes]]) -> None:
+    known = 0
+    for said in mutated_lines([f"{KEY} {rank}".encode() for rank in range(1, 9)]):
+        rank = read_hello(said, size=9, key=KEY.encode())
+        assert rank is None or isinstance(rank, Unfinished) or 0 < rank < 9
+        known += isinstance(rank, int)
+    assert known > 20
 
 
 def test_silent_strangers_delay_no_rank(listener: socket.socket) -> None:

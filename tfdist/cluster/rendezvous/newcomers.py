@@ -56,7 +56,7 @@ class _Newcomer:
     most_bytes: int
     since_s: float = field(default_factory=time.monotonic)
     received: bytes = b""
-    has_been_asked: bool = False
+    is_extended: bool = False
 
 
 class Newcomers(Generic[_Message]):
@@ -174,8 +174,8 @@ class Newcomers(Generic[_Message]):
     def _await_rest(self, newcomer: _Newcomer, ask: bytes) -> None:
         if len(newcomer.received) > newcomer.most_bytes:
             self._drop_stranger(newcomer)
-        elif ask and not newcomer.has_been_asked:
-            newcomer.has_been_asked, newcomer.most_bytes = True, LINE_MAX_BYTES
+        elif ask and not newcomer.is_extended:
+            newcomer.is_extended, newcomer.most_bytes = True, LINE_MAX_BYTES
             try:
                 newcomer.connection.send(ask)  # Some bytes, into an empty buffer.
             except OSError:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfdist.cluster.rendezvous.protocol import Member, name_missing
+from tfdist.process.progress_file import PHASES
 
 # A worker sends its state once a second. Without one for so long it counts as silent.
 SILENT_AFTER_S = 15.0
@@ -15,6 +16,8 @@ REPORT_EVERY_S = 30.0
 # A session call is reported if it takes so many times the longest one before.
 _MUCH_LONGER = 10
 _MOST_CHARACTERS = 300
+_MOST_DIGITS = 6  # of an index
+_LARGEST = 1e9  # seconds, or a count
 
 _IN_WORDS = {
     "saving": "is saving a checkpoint",
@@ -115,21 +118,35 @@ def encode_states(states: Mapping[int, PeerState]) -> bytes:
 def parse_states(line: bytes) -> dict[int, PeerState]:
     """Returns the states in a line of `encode_states`; none if it is not one."""
     try:
-        return {int(index): _state(values) for index, values in json.loads(line).items()}
+        return {_index(key): _state(values) for key, values in json.loads(line).items()}
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return {}
 
 
+def _index(key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= _MOST_DIGITS):
+        raise ValueError
+    return int(key)
+
+
 def _state(values: Any) -> PeerState:
+    if type(values["farewells"]) is not int:
+        raise TypeError
     return PeerState(
-        phase=str(values["phase"]),
-        waits=bool(values["waits"]),
-        since_s=float(values["since_s"]),
-        farewells=int(values["farewells"]),
-        failure=_one_line(str(values["failure"])),
-        silent_s=float(values["silent_s"]),
-        lost=_one_line(str(values["lost"])),
+        phase=values["phase"] if values["phase"] in PHASES else "starting",
+        waits=values["waits"] is True,
+        since_s=_number(values["since_s"]),
+        farewells=int(_number(values["farewells"])),
+        failure=_one_line(values["failure"]),
+        silent_s=_number(values["silent_s"]),
+        lost=_one_line(values["lost"]),
     )
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= _LARGEST:  # NaN is refused as well.
+        raise ValueError
+    return float(value)
 
 
 def _one_line(text: str) -> str:
