@@ -84,7 +84,7 @@ def parse_request(line: str) -> Job | list[str] | None:
 class _Child:
     job: Job
     connection: socket.socket
-    kill_at_s: float | None = None  # set when it has been requested to end
+    kill_at_s: float | None = None  # set when it has been asked to end
 
 
 class _Server:

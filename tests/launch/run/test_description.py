@@ -277,7 +277,7 @@ def test_nothing_in_a_word_or_value_is_run_when_the_lines_are_pasted(
             [shell], input="\n".join(lines), text=True, capture_output=True, cwd=tmp_path
         )
         last = word.replace("-token=x", "-token=***")
-        assert (done.stdout, done.stderr) == (f"{['--password', '***', last, word]}\n", "")
+        assert (done.stdout, done.stderr) == (f"{['--password', '***', last, last]}\n", "")
         assert list(tmp_path.iterdir()) == []
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tfdist.cluster.tasks import printable
 from tfdist.launch.failures.failure import joined_names, numbers_text
 from tfdist.launch.options.run_options import RunOptions
+from tfdist.launch.options.secret_names import HIDDEN, hide_in_command, hide_in_variable
 from tfdist.launch.run.starters import starters_of
 from tfdist.launch.workers.plan import Plan, WorkerPlan
 
@@ -20,13 +20,6 @@ _HOST_WIDTHS = (253, 24, 12)  # limits to try for the length of a host name; 253
 _MOST_LISTED = 8  # more workers than this are described with their number of cores only
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 _GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
-
-_SECRET_VARIABLE = re.compile("TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL", re.IGNORECASE)
-_SECRET_OPTION = re.compile(
-    r"(?:--?|.*[-_])(?:token|secret|passwd|password|credentials?|(?:api|access|secret|private)[-_]?key)",
-    re.IGNORECASE,
-)
-_HIDDEN = "***"
 
 
 def description(
@@ -190,8 +183,7 @@ def _for_each(texts: Mapping[str, str]) -> str:
 def command_lines(plan: Plan) -> list[str]:
     """Returns lines that start each worker by hand when pasted into a terminal.
 
-    Variables that all instances share are exported once. The value of a variable or option is
-    hidden if its name indicates a secret.
+    Variables that all instances share are exported once. Secrets are hidden.
     """
     alone = [w for w in plan.workers if not w.replicas]
     instances = [w for w in plan.workers if w.replicas]
@@ -214,27 +206,18 @@ def command_lines(plan: Plan) -> list[str]:
             log = shlex.quote(printable(str(worker.log_path)))
             lines.append(f"# {worker.name} on {worker.host}, log: {log}")
             lines.append(f"{_assignments(own)} {command_text(worker.command)}".lstrip())
-    if any(_HIDDEN in line for line in lines):
-        lines.append(f"# {_HIDDEN} stands for a secret")
+    if any(HIDDEN in line for line in lines):
+        lines.append(f"# {HIDDEN} stands for a secret")
     return lines
 
 
 def command_text(command: Sequence[str]) -> str:
-    """Returns a command as it is typed into a shell, with the values of secret options hidden."""
-    shown: list[str] = []
-    for word in command:
-        name, equals, _ = word.partition("=")
-        if shown and shown[-1].startswith("-") and _SECRET_OPTION.fullmatch(shown[-1]):
-            shown.append(_HIDDEN)
-        elif equals and _SECRET_OPTION.fullmatch(name):
-            shown.append(f"{name}={_HIDDEN}")
-        else:
-            shown.append(word)
-    return shlex.join(shown)
+    """Returns a command as it is typed into a shell, with its secrets hidden."""
+    return shlex.join(hide_in_command(command))
 
 
 def _assignments(variables: Mapping[str, str]) -> str:
     return " ".join(
-        f"{name}={shlex.quote(_HIDDEN if _SECRET_VARIABLE.search(name) else value)}"
+        f"{name}={shlex.quote(hide_in_variable(name, value))}"
         for name, value in sorted(variables.items())
     )
