@@ -10,8 +10,6 @@ from tfdist.cluster.rendezvous.parameter_servers import _read_chief
 from tfdist.cluster.rendezvous.peer_state import (
     PeerState,
     describe_wait,
-    encode_states,
-    parse_states,
     stalled_workers,
 )
 from tfdist.cluster.rendezvous.protocol import (
@@ -26,6 +24,7 @@ from tfdist.cluster.rendezvous.protocol import (
     waiting_line,
 )
 from tfdist.cluster.rendezvous.sockets import Patience
+from tfdist.cluster.rendezvous.state_lines import encode_states, parse_states
 
 Lines = Callable[..., Iterator[bytes]]
 
@@ -81,22 +80,23 @@ def test_any_reply_to_a_worker(mutated_lines: Lines) -> None:
 @pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e999", "-1", '"1"', "null"])
 @pytest.mark.parametrize("name", ["farewells", "since_s", "silent_s"])
 def test_a_number_that_is_none_is_refused(name: str, number: str) -> None:
-    line = encode_states({1: PeerState(farewells=7, since_s=7.0, silent_s=7.0)}).decode()
-    value = "7" if name == "farewells" else "7.0"
-    changed = line.replace(f'"{name}": {value}', f'"{name}": {number}')
+    line = encode_states({1: PeerState(farewells=77, since_s=77.0, silent_s=77.0)}).decode()
+    value = "77" if name == "farewells" else "77.0"
+    changed = line.replace(f'"{name}":{value}', f'"{name}":{number}')
     assert changed != line
-    assert parse_states(changed.encode()) == {}
+    assert parse_states(changed.encode(), 4) == {}
 
 
 def test_any_states_of_workers(mutated_lines: Lines) -> None:
     states = {
         0: PeerState(phase="training", waits=True, since_s=99.5, farewells=1),
-        12: PeerState(failure="ValueError: no", lost="its process has ended", silent_s=0.25),
+        12: PeerState(failure="ValueError: no", lost="its process has ended", silent_s=20.25),
+        **dict.fromkeys(range(20, 25), PeerState(phase="training", moves=True)),
     }
     own, sound = PeerState(phase="training", waits=True, since_s=100.0), 0
     members = MEMBERS * 10
     for line in mutated_lines([encode_states(states)]):
-        found = parse_states(line)
+        found = parse_states(line, len(members))
         sound += found == states
         known = {index: state for index, state in found.items() if index < len(members)}
         check_shown(describe_wait(known, members, 1.0))

@@ -9,7 +9,8 @@ import pytest
 from tfdist.cluster.rendezvous import membership as module
 from tfdist.cluster.rendezvous import peer_state, sockets
 from tfdist.cluster.rendezvous.membership import Loss, Membership
-from tfdist.cluster.rendezvous.peer_state import CallClock, PeerState, encode_states
+from tfdist.cluster.rendezvous.peer_state import CallClock, PeerState
+from tfdist.cluster.rendezvous.state_lines import encode_states
 from tfdist.process.progress_file import in_phase
 from tfdist.testing.run import wait_until
 

@@ -44,6 +44,8 @@ from tfdist.process.endings import print_to_stderr
 
 # The chief knows more than the others, so its error should come before theirs.
 _GRACE_S = 1.0
+# Of so many workers each asks the server of each other one.
+_MOST_ALL_TO_ALL = 8
 
 
 def meet(
@@ -111,9 +113,11 @@ def wait_for_servers(
     report_every_s: float = 5.0,
     say: Callable[[str], None] = print_to_stderr,
 ) -> None:
-    """Waits until the TensorFlow server of every other worker accepts connections.
+    """Waits until the TensorFlow servers that this worker will send to accept connections.
 
-    Must be called after `meet` and after this worker's own server was started.
+    Must be called after `meet` and after this worker's own server was started. Of up to 8 workers
+    each asks all others. Of more each asks the chief and its neighbours in the ring of reductions,
+    so that every server is asked, and the number of connections grows with that of the workers.
 
     The arguments are as in `meet`.
 
@@ -121,8 +125,8 @@ def wait_for_servers(
       RendezvousError: If a server cannot be reached within the limit.
       ClusterError: If the task is not a worker of the cluster.
     """
-    own = members_of(cluster)[cluster.worker_index(task)]
-    waiting = [member for member in members_of(cluster) if member != own]
+    members = members_of(cluster)
+    waiting = [members[one] for one in _receivers(cluster.worker_index(task), len(members))]
     patience = Patience(timeout_s, report_every_s, say)
     while True:
         problem, unreachable = "", []
@@ -140,6 +144,13 @@ def wait_for_servers(
             raise AbsentWorkerError(unreachable_error(missing, patience.limit_s, problem))
         patience.report(f"the TensorFlow server of {missing}", problem)
         patience.pause()
+
+
+def _receivers(own: int, num_workers: int) -> list[int]:
+    """Returns the workers whose servers a worker asks; see `wait_for_servers`."""
+    if num_workers <= _MOST_ALL_TO_ALL:
+        return [index for index in range(num_workers) if index != own]
+    return sorted({0, (own - 1) % num_workers, (own + 1) % num_workers} - {own})
 
 
 def _join(members: Sequence[Member], index: int, patience: Patience) -> socket.socket:

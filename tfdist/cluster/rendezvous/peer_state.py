@@ -1,13 +1,10 @@
 """The state of a worker as the others see it, and the lines about a worker that they wait for."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from tfdist.cluster.rendezvous.protocol import Member, name_missing
-from tfdist.process.progress_file import PHASES
 
 # A worker sends its state once a second. Without one for so long it counts as silent.
 SILENT_AFTER_S = 15.0
@@ -16,8 +13,6 @@ REPORT_EVERY_S = 30.0
 # A session call is reported if it takes so many times the longest one before.
 _MUCH_LONGER = 10
 _MOST_CHARACTERS = 300
-_MOST_DIGITS = 6  # of an index
-_LARGEST = 1e9  # seconds, or a count
 
 _IN_WORDS = {
     "saving": "is saving a checkpoint",
@@ -37,7 +32,8 @@ class PeerState:
     Attributes:
       phase: One of `process.progress_file.PHASES`.
       waits: Whether it is in a session call of the training, or waits for other workers.
-      since_s: Seconds since `phase` or `waits` changed.
+      moves: Whether it changes from one call to the next within a second; `waits` is False then.
+      since_s: Seconds since `phase` or `waits` changed; 0 if it `moves`.
       farewells: How often it has said that it needs no other worker any more.
       failure: The error that has ended its training; "" without one.
       silent_s: Seconds without a message from it.
@@ -46,6 +42,7 @@ class PeerState:
 
     phase: str = "starting"
     waits: bool = False
+    moves: bool = False
     since_s: float = 0.0
     farewells: int = 0
     failure: str = ""
@@ -54,7 +51,7 @@ class PeerState:
 
     @property
     def is_silent(self) -> bool:
-        return self.silent_s >= SILENT_AFTER_S
+        return is_silence(self.silent_s)
 
     @property
     def keeps_others_waiting(self) -> bool:
@@ -65,6 +62,14 @@ class PeerState:
         """Returns whether others wait for it without work of its own that takes time."""
         return self.is_silent or (not self.waits and self.phase not in _WORK)
 
+    def aged(self, passed_s: float) -> "PeerState":
+        """Returns the state so many seconds later, if nothing else is known by then."""
+        if self.moves and not self.is_silent:
+            return self
+        silent_s = self.silent_s + passed_s if self.is_silent else self.silent_s
+        since_s = self.since_s if self.moves else self.since_s + passed_s
+        return replace(self, since_s=since_s, silent_s=silent_s)
+
     def __str__(self) -> str:
         if self.is_silent:
             return (
@@ -73,8 +78,15 @@ class PeerState:
             )
         if self.waits:
             return f"has been in a session call for {self.since_s:.0f} s"
+        if self.moves:
+            return "is in steps or other calls of its own"
         words = _IN_WORDS.get(self.phase, "is in Python code outside of a session call (a hook?)")
         return f"{words}, for {self.since_s:.0f} s now"
+
+
+def is_silence(silent_s: float) -> bool:
+    """Returns whether a worker without a message for so long counts as silent."""
+    return silent_s >= SILENT_AFTER_S
 
 
 class CallClock:
@@ -109,47 +121,7 @@ class CallClock:
         return None if began_s is None else time.monotonic() - max(began_s, since_s)
 
 
-def encode_states(states: Mapping[int, PeerState]) -> bytes:
-    """Returns the line that `parse_states` reads: the states of some workers, by their index."""
-    named = {str(index): asdict(state) for index, state in states.items()}
-    return json.dumps(named).encode() + b"\n"
-
-
-def parse_states(line: bytes) -> dict[int, PeerState]:
-    """Returns the states in a line of `encode_states`; none if it is not one."""
-    try:
-        return {_index(key): _state(values) for key, values in json.loads(line).items()}
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return {}
-
-
-def _index(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= _MOST_DIGITS):
-        raise ValueError
-    return int(key)
-
-
-def _state(values: Any) -> PeerState:
-    if type(values["farewells"]) is not int:
-        raise TypeError
-    return PeerState(
-        phase=values["phase"] if values["phase"] in PHASES else "starting",
-        waits=values["waits"] is True,
-        since_s=_number(values["since_s"]),
-        farewells=int(_number(values["farewells"])),
-        failure=_one_line(values["failure"]),
-        silent_s=_number(values["silent_s"]),
-        lost=_one_line(values["lost"]),
-    )
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _LARGEST:  # NaN is refused as well.
-        raise ValueError
-    return float(value)
-
-
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Returns the first line of a text from another process, shortened, without control codes."""
     line = next(iter(text.splitlines()), "")[:_MOST_CHARACTERS]
     return "".join(one if one.isprintable() else "?" for one in line)
@@ -186,6 +158,12 @@ class WaitReport:
     def __init__(self) -> None:
         self._reported_s = 0.0
 
+    def is_due(self, own: PeerState) -> bool:
+        """Returns whether this worker has waited long enough for a line."""
+        if not own.waits or own.since_s < self._reported_s:  # It waits no longer, or again.
+            self._reported_s = 0.0
+        return own.waits and own.since_s >= self._reported_s + REPORT_EVERY_S
+
     def next_line(
         self,
         own: PeerState,
@@ -198,9 +176,7 @@ class WaitReport:
         `others` are the states of the other workers, by index; `usual_s` is the longest session
         call so far in seconds, 0 before the first one.
         """
-        if not own.waits or own.since_s < self._reported_s:  # It waits no longer, or again.
-            self._reported_s = 0.0
-        if not own.waits or own.since_s < self._reported_s + REPORT_EVERY_S:
+        if not self.is_due(own):
             return None
         # All are in a session call, which may take its time; the first one more than the others.
         is_usual = usual_s == 0 or own.since_s < _MUCH_LONGER * usual_s
