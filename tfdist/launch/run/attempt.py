@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from tfdist.cluster.tasks import printable
+from tfdist.cluster.tasks import listed, printable
 from tfdist.launch.errors import StartError
 from tfdist.launch.machine.descendants import end_all, wait_for_guardians
 from tfdist.launch.machine.mpi import remove_session_folder
@@ -312,21 +312,20 @@ class Attempt:
         newline = "\n"
         give_up_s = self.clock.now_s() + self.start_timeout_s
         while missing := [worker for worker in self.workers if is_missing(worker)]:
-            names = ", ".join(f"{w.plan.name} ({w.plan.host})" for w in missing)
             if self._is_given_up:
-                raise StartError(f"they were stopped before {names} had started")
+                raise StartError(f"they were stopped before {_named(missing)} had started")
             for starter, process in self._started:
                 if process.returncode is not None and any(
                     is_missing(self.workers[index]) for index in starter.workers
                 ):
                     raise StartError(
-                        f"{starter.name} ended with exit code {process.returncode} before {names} "
-                        f"had started.\n{newline.join(self.starter_output())}"
+                        f"{starter.name} ended with exit code {process.returncode} before "
+                        f"{_named(missing)} had started.\n{newline.join(self.starter_output())}"
                     )
             if self.clock.now_s() > give_up_s:
                 raise StartError(
-                    f"{names} did not start within {self.start_timeout_s:g} s. Check that "
-                    "the hosts can be reached and run the same Python at the same path.\n"
+                    f"{_named(missing)} did not start within {self.start_timeout_s:g} s. Check "
+                    "that the hosts can be reached and run the same Python at the same path.\n"
                     f"{newline.join(self.starter_output())}"
                 )
             await self.wait_for_change()
@@ -399,6 +398,11 @@ class Attempt:
 
     def _is_silent(self, worker: WorkerState) -> bool:
         return worker.heard_s is not None and self.clock.now_s() - worker.heard_s > SILENCE_S
+
+
+def _named(workers: Iterable[WorkerState]) -> str:
+    """Returns the names of workers with their hosts, shortened where there are many."""
+    return listed(f"{worker.plan.name} ({worker.plan.host})" for worker in workers)
 
 
 def _with_descendants(pids: Iterable[int]) -> list[psutil.Process]:
