@@ -133,7 +133,7 @@ def test_watching_many_workers_sends_what_has_changed_and_beats(
         for index in others.connections:
             say(index, PeerState(phase="training", moves=True))
         others.read_until(lambda: all(s.moves for s in chief.states().values()))
-        others.read(0.3)
+        others.read(0.8)
         others.words()
         # Nothing changes, then the state of one.
         others.read(1.0)
@@ -177,7 +177,7 @@ def test_many_workers_that_leave_one_after_the_other_do_not_cost_a_line_to_all_f
 
 
 def test_steps_that_go_on_cost_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BEAT_S", 0.2)
+    monkeypatch.setattr(module, "_BEAT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()

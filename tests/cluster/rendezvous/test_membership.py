@@ -122,7 +122,7 @@ def test_a_silent_worker_is_not_waited_for_at_the_end(
     chief, other = make_memberships(2)
     until(lambda: all(link.has_spoken for link in chief._links.values()))
     monkeypatch.setattr(peer_state, "SILENT_AFTER_S", 0.3)
-    monkeypatch.setattr(other, "_send_states", lambda: None)
+    monkeypatch.setattr(other, "_send_states", lambda is_urgent: None)
     check_ended(leave(chief))
 
 

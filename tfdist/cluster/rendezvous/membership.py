@@ -2,8 +2,8 @@
 
 Every worker looks at its state once a second, and sends it to the chief if it has changed. The
 chief sends the states of all to all if one has changed, equal ones once. Without a change both send
-an empty line, a beat, every 1 to 4 s, so that silence is noticed. What others wait for is sent at
-once. A connection that ends is a worker that has ended.
+an empty line, a beat, so that silence is noticed: every second, of many workers every 4 s. What
+others wait for is sent at once. A connection that ends is a worker that has ended.
 
     worker 1          the chief            worker 2
       state 1  ------->   <---------------  state 2
@@ -12,8 +12,9 @@ once. A connection that ends is a worker that has ended.
       (killed)
       end of connection ->    --- 1 is lost ------>
 
-A worker in short steps has one state, "moves": steps that go on cost no message. So the chief's
-time and bytes are linear in the number of workers, and each other worker's do not depend on it.
+A worker in steps shorter than a beat has one state, "moves": steps that go on cost no message. So
+the chief's time and bytes are linear in the number of workers, and each other worker's do not
+depend on it.
 
 TCP itself notices a host that cannot be reached (within 20 s). The kernel of a stopped process
 still answers, so that process is silent and not lost: only it is named.
@@ -59,7 +60,8 @@ from tfdist.process.progress_file import current_phase
 STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT_S"
 
 _BEAT_S = 1.0
-# Each beat of a worker costs the chief some 20 microseconds, and so does the answer.
+# Each message of a worker costs the chief some 20 microseconds, and so does the answer: with many
+# workers there are fewer beats, up to so many times fewer.
 _WORKERS_PER_BEAT, _MOST_BEATS = 64, 4
 # The chief sends what others wait for at once, but no more often than this for each worker: when a
 # thousand workers leave, it hears of them one after the other.
@@ -209,7 +211,7 @@ class Membership:
                     is_urgent |= self._read(key.data)
             is_look = now >= next_look_s
             if is_look or (is_urgent and now >= self._urgent_s()):
-                self._send_states()
+                self._send_states(is_urgent=is_urgent)
                 is_urgent = False
                 self._tell_losses()
             if is_look:
@@ -321,8 +323,11 @@ class Membership:
         for listener in listeners:
             listener(loss)
 
-    def _send_states(self) -> None:
-        """Sends what has changed, or a beat if that is due."""
+    def _send_states(self, *, is_urgent: bool) -> None:
+        """Sends what has changed, or a beat if that is due.
+
+        The chief sends what others do not wait for no more often than beats.
+        """
         now = time.monotonic()
         own = self._settled_state()
         states = {self.own: own}
@@ -332,11 +337,14 @@ class Membership:
                 for index, state in self._states.items()
             }
         groups = group_states(states)
-        if groups != self._sent or self._is_another_call(own, now):
-            self._sent, self._sent_since_s, self._sent_s = groups, now - own.since_s, now
+        has_changed = groups != self._sent or self._is_another_call(own, now)
+        is_due = now - self._sent_s >= self._beats_s - _BEAT_S / 2
+        is_beat = is_due and not has_changed
+        if has_changed and (is_due or is_urgent or self.own != 0):
+            self._sent, self._sent_since_s = groups, now - own.since_s
             self._behind.update(self._links)
-        is_beat = now - self._sent_s >= (self._beats - 0.5) * _BEAT_S
-        if is_beat:
+            self._sent_s = now
+        elif is_beat:
             self._sent_s = now
         # The chief answers a worker's first words: until then it still reads the rendezvous.
         audible = [
@@ -351,23 +359,24 @@ class Membership:
             states.update({index: self._state_now(index, now) for index in firsts})
             line = encode_states(states, groups)
         for index in audible:
-            if self._links[index].send(line if index in self._behind else BEAT + b"\n"):
+            is_sent = self._links[index].send(line if index in self._behind else BEAT + b"\n")
+            if is_sent and groups == self._sent:  # Else all get these later, unless they pass.
                 self._behind.discard(index)
         if self._farewells > self._reported_farewells:
             with self._changed:
-                if not self._is_one_behind(self._farewells - 1):
+                if groups == self._sent and not self._is_one_behind(self._farewells - 1):
                     self._reported_farewells = self._farewells
                 self._changed.notify_all()
 
     @property
-    def _beats(self) -> int:
-        """The interval of the beats, in multiples of `_BEAT_S`."""
-        return min(max(1, len(self.members) // _WORKERS_PER_BEAT), _MOST_BEATS)
+    def _beats_s(self) -> float:
+        """The interval of the beats."""
+        return _BEAT_S * min(max(1, len(self.members) // _WORKERS_PER_BEAT), _MOST_BEATS)
 
     def _settled_state(self) -> PeerState:
-        """Returns this worker's state as it is sent: one that lasts less than a beat "moves"."""
+        """Returns this worker's state as it is sent: before the time of a beat it "moves"."""
         own = self._own_state()
-        if own.since_s >= _BEAT_S:
+        if own.since_s >= self._beats_s:
             return own
         phase = "training" if own.phase == "waiting" else own.phase
         return replace(own, phase=phase, waits=False, moves=True, since_s=0.0)

@@ -32,7 +32,8 @@ class PeerState:
     Attributes:
       phase: One of `process.progress_file.PHASES`.
       waits: Whether it is in a session call of the training, or waits for other workers.
-      moves: Whether it changes from one call to the next within a second; `waits` is False then.
+      moves: Whether it changes from one call to the next within a second, of many workers within
+        4 s; `waits` is False then.
       since_s: Seconds since `phase` or `waits` changed; 0 if it `moves`.
       farewells: How often it has said that it needs no other worker any more.
       failure: The error that has ended its training; "" without one.
