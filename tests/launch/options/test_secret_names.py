@@ -88,3 +88,10 @@ def test_a_password_behind_the_letter_p_is_hidden_and_a_port_is_not() -> None:
     ]
     ordinary = ["ssh", "-p", "2222", "-p2222", "-path", "-prefix", "/opt", "--port", "1", "-print"]
     assert hide_in_command(ordinary) == ordinary
+
+
+def test_a_command_for_a_shell_is_looked_through() -> None:
+    command = ["sh", "-c", "mysql -pPASSWORD -e 'a  b' && train --auth hush --x=1 me:hush@proxy:80"]
+    assert hide_in_command(command) == [
+        *("sh", "-c", "mysql -p*** -e 'a  b' && train --auth *** --x=1 me:***@proxy:80")
+    ]

@@ -106,6 +106,8 @@ def hide_in_command(command: Sequence[str]) -> list[str]:
         is_short = _SHORT_OPTION.fullmatch(word) is not None
         if is_value:
             shown.append(HIDDEN)
+        elif " " in name:  # A command for a shell.
+            shown.append(" ".join(hide_in_command(hide_in_value(word).split(" "))))
         elif equals and name and "://" not in name:
             shown.append(f"{name}={hide_in_variable(name, value)}")
         elif is_short:
