@@ -18,6 +18,7 @@ _PLUGIN = "tfdist.testing.pytest_plugin"
 _IS_INSTALLED = any(entry.value == _PLUGIN for entry in entry_points(group="pytest11"))
 pytest_plugins = [
     "leftovers",  # these are in plugins/
+    "mutated_lines",
     "process_marks",
     "dealing",
     *([] if _IS_INSTALLED else [_PLUGIN]),

@@ -10,8 +10,9 @@ import tensorflow as tf
 import tfdist.estimator as tfe
 from tfdist.cluster import Cluster
 from tfdist.cluster.rendezvous.membership import Membership
-from tfdist.cluster.rendezvous.peer_state import PeerState, encode_states
+from tfdist.cluster.rendezvous.peer_state import PeerState
 from tfdist.cluster.rendezvous.protocol import Member
+from tfdist.cluster.rendezvous.state_lines import encode_states
 from tfdist.strategies.lost_workers import lost_workers_named
 
 OVER_GRPC = SimpleNamespace(

@@ -67,6 +67,19 @@ def _end_at_once() -> None:
     os._exit(0)
 
 
+def parse_request(line: str) -> Job | list[str] | None:
+    """Returns the job or the modules of a request; None if it is not one."""
+    try:
+        fields = json.loads(line)
+        if "preload" not in fields:
+            return Job.from_json(line)
+        modules = fields["preload"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    is_sound = isinstance(modules, list) and all(isinstance(one, str) for one in modules)
+    return modules if is_sound else None
+
+
 @dataclass(kw_only=True)
 class _Child:
     job: Job
@@ -114,16 +127,16 @@ class _Server:
         connection, _ = self._listener.accept()
         connection.settimeout(_REQUEST_LIMIT_S)
         request = ""
-        with contextlib.suppress(OSError):  # the client may have ended already
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # the client may have ended already
             request = connection.makefile().readline()
-        if not request:
+        requested = parse_request(request)
+        if requested is None:
             connection.close()
             return None
-        fields = json.loads(request)
-        if "preload" not in fields:
-            return self._fork(Job.from_json(request), connection)
+        if isinstance(requested, Job):
+            return self._fork(requested, connection)
         before = dict(os.environ)
-        _preload(fields["preload"])
+        _preload(requested)
         # Variables that an import sets: the processes that have the import need them as well.
         self._import_environ |= {
             name: value for name, value in os.environ.items() if before.get(name) != value

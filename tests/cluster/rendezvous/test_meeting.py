@@ -24,9 +24,9 @@ from tfdist.cluster import (
     wait_for_servers,
 )
 from tfdist.cluster.rendezvous import chief as rendezvous_chief
-from tfdist.cluster.rendezvous import sockets
+from tfdist.cluster.rendezvous import newcomers, sockets
 from tfdist.cluster.rendezvous.meeting import _follow
-from tfdist.cluster.rendezvous.protocol import LINE_MAX_BYTES, Hello, encode, members_of
+from tfdist.cluster.rendezvous.protocol import LINE_MAX_BYTES, Member, encode, hello_of, members_of
 from tfdist.cluster.rendezvous.sockets import Patience, connect
 from tfdist.testing.run import wait_until
 
@@ -125,7 +125,7 @@ class Run:
         """Connects to worker 0 as that worker would, and waits for its first answer."""
         connection = self.knock()
         connection.settimeout(5.0)
-        hello = Hello(members=members_of(self.cluster), index=index, process="by hand")
+        hello = hello_of(members_of(self.cluster), index, process="by hand")
         connection.sendall(encode(hello))
         assert connection.recv(1 << 16)
         return connection
@@ -197,7 +197,7 @@ def test_hosts_that_are_not_loopback_are_listened_on_everywhere(run_of: RunOf) -
     local = Cluster(jobs={"worker": tuple(f"127.0.0.1:{run.port(i)}" for i in (0, 1))})
     with run_of(0, cluster=local).knock() as connection:
         connection.settimeout(5.0)
-        hello = Hello(members=members_of(run.cluster), index=1, process="by hand")
+        hello = hello_of(members_of(run.cluster), 1, process="by hand")
         connection.sendall(encode(hello))
         check_all_meet(worker_0)
 
@@ -341,6 +341,53 @@ def test_strangers_do_not_disturb(run_of: RunOf, monkeypatch: pytest.MonkeyPatch
     assert said == ["Ignored a connection from 127.0.0.1 that is not a worker of this run."]
 
 
+# Connects as often as it can, and says nothing.
+FLOOD = """
+import contextlib, socket, sys, time
+until_s = time.monotonic() + 30
+while time.monotonic() < until_s:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", int(sys.argv[1])), 1.0).close()
+"""
+
+
+@pytest.mark.processes
+def test_strangers_that_keep_connecting_do_not_hold_off_the_start(run_of: RunOf) -> None:
+    run = run_of(3)
+    (chief,) = run.start(0)
+    run.knock().close()
+    command = [sys.executable, "-S", "-c", FLOOD, str(run.port(0))]
+    floods = [subprocess.Popen(command) for _ in range(2)]
+    try:
+        (early,) = run.start(1)
+        early.wait_until_said("Waiting for worker 2 (")
+        check_all_meet(chief, early, *run.start(2))
+    finally:
+        for flood in floods:
+            flood.kill()
+            flood.wait()
+    for line in chief.said + early.said:
+        assert "Waiting for ," not in line
+
+
+def test_worker_0_starts_while_more_strangers_wait_than_it_has_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(newcomers, "_AT_ONCE", 1)
+    members = [Member(name=f"worker {index}", address=f"host{index}:1") for index in range(2)]
+    with contextlib.ExitStack() as closing:
+        listener = closing.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64))
+        worker, *_ = [
+            closing.enter_context(socket.create_connection(listener.getsockname()))
+            for _ in range(32)
+        ]
+        worker.sendall(encode(hello_of(members, 1, process="by hand")))
+        joined = rendezvous_chief.Gathering(members, [listener], Patience(SOON_S)).run()
+        closing.enter_context(joined[1])
+        closing.enter_context(listener.accept()[0])  # One that worker 0 has not looked at.
+        assert joined[1].getpeername() == worker.getsockname()
+
+
 def test_another_program_at_worker_0s_address_is_noticed(run_of: RunOf) -> None:
     run = run_of(2)
     with socket.create_server(("127.0.0.1", run.port(0))) as server:
@@ -356,7 +403,7 @@ def test_another_program_at_worker_0s_address_is_noticed(run_of: RunOf) -> None:
 
 
 def test_a_line_without_end_is_not_kept(run_of: RunOf) -> None:
-    hello = Hello(members=members_of(run_of(2).cluster), index=1, process="p")
+    hello = hello_of(members_of(run_of(2).cluster), 1, process="p")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sending = threading.Thread(target=theirs.sendall, args=(b"x" * (LINE_MAX_BYTES + 1),))

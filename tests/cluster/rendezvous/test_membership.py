@@ -9,7 +9,8 @@ import pytest
 from tfdist.cluster.rendezvous import membership as module
 from tfdist.cluster.rendezvous import peer_state, sockets
 from tfdist.cluster.rendezvous.membership import Loss, Membership
-from tfdist.cluster.rendezvous.peer_state import CallClock, PeerState, encode_states
+from tfdist.cluster.rendezvous.peer_state import CallClock, PeerState
+from tfdist.cluster.rendezvous.state_lines import encode_states
 from tfdist.process.progress_file import in_phase
 from tfdist.testing.run import wait_until
 
@@ -121,7 +122,7 @@ def test_a_silent_worker_is_not_waited_for_at_the_end(
     chief, other = make_memberships(2)
     until(lambda: all(link.has_spoken for link in chief._links.values()))
     monkeypatch.setattr(peer_state, "SILENT_AFTER_S", 0.3)
-    monkeypatch.setattr(other, "_send_states", lambda: None)
+    monkeypatch.setattr(other, "_send_states", lambda is_urgent: None)
     check_ended(leave(chief))
 
 
@@ -147,7 +148,10 @@ def test_a_wait_is_reported_and_ends_after_the_limit(
 
 def test_what_another_program_sends_changes_nothing(make_memberships: Make) -> None:
     chief, other = make_memberships(2)
-    other._links[0].connection.send(b'garbage\n{"0": 1}\n{"9": {}}\n')
+    other._links[0].connection.send(b'garbage\n{"0": 1}\n{"9": {}}\n\xff\xfe\n')
+    state = encode_states({1: PeerState(farewells=7)})
+    for number in (b"Infinity", b"NaN", b"1e999"):  # The thread that reads them goes on.
+        other._links[0].connection.send(state.replace(b"7", number))
     nonsense = PeerState(failure="ValueError: no", lost="its process has ended")
     other._links[0].connection.send(encode_states({0: nonsense, 9: nonsense}))
     leaving = [leave(chief), leave(other)]

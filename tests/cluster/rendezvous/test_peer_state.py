@@ -6,12 +6,11 @@ from tfdist.cluster.rendezvous.peer_state import (
     PeerState,
     WaitReport,
     describe_wait,
-    encode_states,
-    parse_states,
     stalled_workers,
     waits_for,
 )
 from tfdist.cluster.rendezvous.protocol import Member
+from tfdist.cluster.rendezvous.state_lines import encode_states, parse_states
 
 MEMBERS = [Member(name=f"worker {i}", address=f"host{i}:1") for i in range(4)]
 
@@ -25,15 +24,15 @@ ENDED = PeerState(lost="its process has ended")
 
 def test_states_arrive_as_they_were_sent_with_one_printable_short_line_for_each_text() -> None:
     states = {1: IN_CALL, 3: PeerState(failure="ValueError: no", farewells=2, lost="gone")}
-    assert parse_states(encode_states(states)) == states
+    assert parse_states(encode_states(states), 4) == states
     sent = PeerState(failure="bad \x1b[31m value\nsecond line", lost="x" * 5000)
-    got = parse_states(encode_states({1: sent}))[1]
+    got = parse_states(encode_states({1: sent}), 4)[1]
     assert (got.failure, got.lost) == ("bad ?[31m value", "x" * 300)
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[1]", b"{}", b'{"1": {}}', b'{"1": 3}', b"\xff"])
 def test_a_line_of_another_program_has_no_states(line: bytes) -> None:
-    assert parse_states(line) == {}
+    assert parse_states(line, 4) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Messages of workers before the start read back, strangers' bytes do not; refusals name all."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tfdist.cluster.rendezvous.protocol import (
     Reply,
     encode,
     ending_error,
+    hello_of,
     members_of,
     missing_error,
     name_missing,
@@ -29,13 +31,16 @@ def members(count: int) -> tuple[Member, ...]:
     return tuple(Member(name=f"worker {i}", address=f"gpu{i}:3737") for i in range(count))
 
 
-def hello(count: int = 2, **facts: Any) -> Hello:
-    return Hello(**{"members": members(count), "index": 1, "process": "p", **facts})
+def hello(
+    count: int = 2, *, index: int = 1, listed: Sequence[Member] | None = None, **facts: Any
+) -> Hello:
+    """Returns the hello of a worker among so many, or among those listed."""
+    return replace(hello_of(members(count) if listed is None else listed, index, "p"), **facts)
 
 
-def refused(by: Hello, count: int = 2, present: Collection[int] = (0,)) -> str:
+def refused(by: Hello, count: int = 2) -> str:
     """Returns why a run of so many workers cannot start with this one."""
-    message = refusal(by, members(count), present)
+    message = refusal(by, hello(count, index=0))
     assert message is not None
     return message
 
@@ -43,7 +48,7 @@ def refused(by: Hello, count: int = 2, present: Collection[int] = (0,)) -> str:
 def test_a_hello_and_a_reply_read_back_equal_and_a_hello_of_the_same_cluster_is_welcome() -> None:
     said = hello(3, index=2)
     assert parse_hello(encode(said)) == said
-    assert refusal(said, members(3), present={0}) is None
+    assert refusal(said, hello(3, index=0)) is None
     for reply in (
         Reply(event="wait", missing="worker 1 (a:1)", waited_s=1.5, limit_s=300.0),
         Reply(event="go"),
@@ -93,7 +98,7 @@ def test_another_cluster_is_refused_with_both_lists() -> None:
 
 def test_long_lists_are_shown_where_they_differ() -> None:
     other = (*members(7), Member(name="worker 7", address="cpu7:3737"))
-    message = refused(hello(members=other), 8)
+    message = refused(hello(listed=other), 8)
     assert "it lists 8 workers, among them worker 7 (cpu7:3737)" in message
     assert "worker 0 lists 8 workers, among them worker 7 (gpu7:3737)" in message
     shorter = refused(hello(7), 8)
@@ -114,7 +119,8 @@ def check_printable(message: str, most_lines: int) -> None:
 @pytest.mark.parametrize("version", [VERSION, 9])
 def test_a_strangers_hello_is_shown_without_its_escape_codes(count: int, version: int) -> None:
     theirs = (Member(name=EVIL, address=EVIL),) * count
-    found = parse_hello(encode(Hello(members=theirs, index=0, process=EVIL, version=version)))
+    said = hello(listed=theirs, index=0, process=EVIL, version=version)
+    found = parse_hello(encode(said))
     assert found is not None
     message = refused(found)
     assert r"\x1b[2J" in message
@@ -143,7 +149,7 @@ def test_other_versions_of_the_packages_are_refused() -> None:
 def test_a_protocol_of_another_version_is_understood_and_refused(version: int) -> None:
     words = json.loads(encode(hello(version=version)))
     if version == 1:
-        del words["installed"]
+        del words["installed"], words["sender"], words["digest"]
     found = parse_hello(json.dumps(words).encode())
     assert found is not None
     message = refused(found)

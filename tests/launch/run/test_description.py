@@ -21,6 +21,7 @@ from tfdist.launch.run.description import (
     topology_text,
 )
 from tfdist.launch.workers.plan import Plan, WorkerPlan
+from tfdist.launch.workers.plan import make_plan as make_plan_of_run
 
 ROOT = Path(__file__).parents[3]
 
@@ -247,6 +248,23 @@ def test_the_evaluator_comes_first_and_gets_nothing_that_is_exported() -> None:
     ]
 
 
+def test_of_many_workers_a_page_is_printed_that_says_once_what_is_equal() -> None:
+    words = ["--host", ",".join(f"gpu{host}:8" for host in range(128)), "cat"]
+    options = parse_run_options(words, {"PATH": "/bin:/usr/bin"})
+    plan = make_plan_of_run(options, ports=(), log_dir=Path("logs"))
+    lines = "\n".join(description(options, plan, verbosity=1)).splitlines()
+    assert len(lines) < 30
+    assert max(map(len, lines)) < 1_000
+    assert sum("TF_CONFIG=" in line for line in lines) == 3
+    (others,) = [line for line in lines if "the same" in line]
+    assert others == "# workers 2-1022: the same, each with its own numbers"
+    assert lines[-1] == "# ... stands for what is left out; -vv prints all of it"
+    for line in lines:  # A shell would run nothing that is left out in part.
+        assert " ... " not in line or line.startswith(("# ", "|")), line
+    complete = list(description(options, plan, verbosity=2))
+    assert sum("TF_CONFIG=" in line for line in complete) == 1024
+
+
 SHOW = "import os, sys; print([*sys.argv[1:], os.environ['X']])"
 BREAK_INS = (
     "",
@@ -277,7 +295,7 @@ def test_nothing_in_a_word_or_value_is_run_when_the_lines_are_pasted(
             [shell], input="\n".join(lines), text=True, capture_output=True, cwd=tmp_path
         )
         last = word.replace("-token=x", "-token=***")
-        assert (done.stdout, done.stderr) == (f"{['--password', '***', last, word]}\n", "")
+        assert (done.stdout, done.stderr) == (f"{['--password', '***', last, last]}\n", "")
         assert list(tmp_path.iterdir()) == []
 
 

@@ -177,7 +177,7 @@ def test_the_wait_for_missing_agents_is_limited(launch: Launch, break_agents: Br
         environ=break_agents("time.sleep(600)"),
     )
     assert run.wait() == 1
-    assert "worker 0 (localhost), worker 1 (localhost) did not start within 1 s" in run.err
+    assert "worker 0 (localhost) and worker 1 (localhost) did not start within 1 s" in run.err
     assert "Traceback" not in run.err
     assert run.is_nothing_left()
     assert not (run.folder / "ready-0").exists()

@@ -1,6 +1,7 @@
 """The progress line of the whole run: its contents, and when it is drawn."""
 
 import io
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -83,6 +84,15 @@ def test_no_line_is_wider_than_asked_for() -> None:
         line = text(run_to(412), 52.0, workers, width, has_bar=True)
         assert len(line) <= max(width, len("step 412  worker 1 stopped"))
         assert "1 stopped" in line
+
+
+def test_a_line_about_1024_workers_in_all_kinds_of_trouble_is_no_wider() -> None:
+    conditions = itertools.cycle(["running", "stopped", "silent", "ended", "running", "silent"])
+    workers = {i: worker(i, 400 + i % 13, condition=next(conditions)) for i in range(1024)}
+    for width in (80, 120, 200):
+        line = text(run_to(412, 1024, num_steps=4), 52.0, workers, width)
+        assert len(line) <= width
+        assert "stopped" in line or line.endswith("...")
 
 
 def test_a_bar_fills_the_room_and_shows_without_colours_what_is_done() -> None:

@@ -19,10 +19,11 @@ on the ports that TensorFlow will use, first without it:
     end             <----------- "I need no other worker" --------------------
                     ------------ all have said so ----------------------------> all leave
 
-`meeting` holds `meet` and `wait_for_servers`, `chief` the chief's side, `protocol` the messages and
-the texts for the user, `sockets` listening and connecting, `membership` the connections that stay,
-`peer_state` what workers say of themselves, `peer_watch` the interruption of a wait for a lost one,
-`parameter_servers` the wait of ps tasks that hold no variables.
+`meeting` holds `meet` and `wait_for_servers`, `chief` the chief's side, `newcomers` connections
+that have not said who they are, `protocol` the messages and the texts for the user, `sockets`
+listening and connecting, `membership` the connections that stay, `peer_state` what workers say of
+themselves, `peer_watch` the interruption of a wait for a lost one, `parameter_servers` the wait of
+ps tasks that hold no variables.
 """
 
 __all__: list[str] = []  # internal

@@ -1,17 +1,32 @@
-"""The chief's side of the rendezvous: accepts the other workers and sends them the state."""
+"""The chief's side of the rendezvous: admits the other workers and sends them the state.
 
+Its time is linear in the number of workers: each gets one answer when it joins, then news of the
+missing ones at most once a second, and the end at once.
+"""
+
+import itertools
 import selectors
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from tfdist.cluster.rendezvous.newcomers import (
+    MOST_STRANGERS,
+    Admitted,
+    Newcomers,
+    Unfinished,
+)
 from tfdist.cluster.rendezvous.protocol import (
-    LINE_MAX_BYTES,
+    HELLO_MAX_BYTES,
+    MOST_NAMED,
+    Hello,
     Member,
     Reply,
     encode,
     ending_error,
+    hello_of,
+    lacks_list,
     missing_error,
     name_missing,
     parse_hello,
@@ -21,181 +36,199 @@ from tfdist.cluster.rendezvous.sockets import HELLO_LIMIT_S, POLL_S, Patience, h
 
 # After a failure the chief still reports it to workers that connect, for so long.
 _FAREWELL_S = 1.0
+# The shortest time between two lists of the missing workers.
+_NEWS_EVERY_S = 1.0
 
 
 @dataclass(eq=False, kw_only=True)
-class _Guest:
-    """A connection: of an unknown program until its hello is read, then of the worker `index`."""
+class _Joined:
+    """The connection of a worker that has joined, or of one that is told why it cannot."""
 
     connection: socket.socket
-    sender_ip: str
-    since: float = field(default_factory=time.monotonic)
-    received: bytes = b""
-    index: int | None = None
-    process: str = ""
+    index: int
+    process: str
 
 
-@dataclass(eq=False)
 class Gathering:
     """Waits until every other worker has connected, then sends "go" to all at once.
 
-    Connections of other programs are ignored. A worker that leaves before the start is missing
+    Connections of other programs are dropped. A worker that leaves before the start is missing
     again. The caller closes the listening sockets.
     """
 
-    members: Sequence[Member]
-    listeners: Sequence[socket.socket]
-    patience: Patience
-
-    def __post_init__(self) -> None:
-        self._guests: list[_Guest] = []
-        self._selector = selectors.DefaultSelector()
+    def __init__(
+        self, members: Sequence[Member], listeners: Sequence[socket.socket], patience: Patience
+    ) -> None:
+        self._hello = hello_of(members, 0, process="")
+        self._members = self._hello.members
+        self._patience = patience
+        self._joined: dict[int, _Joined] = {}
+        self._refused: list[socket.socket] = []
+        self._missing = dict.fromkeys(range(1, len(members)))  # an ordered set
         self._error = ""
         self._is_absence = False
         self._error_at = 0.0
         self._reported_missing = ""
+        self._next_news_s = 0.0
         self._has_reported_strangers = False
+        self._newcomers = Newcomers(
+            listeners,
+            self._read_hello,
+            limit_s=HELLO_LIMIT_S,
+            most_bytes=HELLO_MAX_BYTES,
+            most=len(members) + MOST_STRANGERS,
+            on_stranger=self._report_stranger,
+        )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._newcomers, selectors.EVENT_READ)
 
     def run(self) -> dict[int, socket.socket]:
         """Returns the connections to all other workers, once they have joined and got "go".
 
         If the run cannot start, it closes all connections and raises a RendezvousError.
         """
-        joined: dict[int, socket.socket] = {}
+        started: dict[int, socket.socket] = {}
         try:
-            for listener in self.listeners:
-                self._selector.register(listener, selectors.EVENT_READ)
-            while self._read_what_came() or self._missing() or self._error:
-                self._drop_silent_strangers()
+            is_complete = False
+            while not is_complete:
+                # Once all are here: a last look at what has come already, a worker's end perhaps.
+                is_last_look = self._is_complete()
+                self._read_what_came(0.0 if is_last_look else POLL_S)
                 self._fail_or_report()
+                is_complete = is_last_look and self._is_complete()
             self._tell_all(Reply(event="go"))
-            joined = {g.index: g.connection for g in self._guests if g.index is not None}
+            started = {index: one.connection for index, one in self._joined.items()}
         finally:
-            for guest in list(self._guests):
-                if guest.index not in joined:
-                    self._drop(guest)
+            for connection in self._refused:
+                connection.close()
+            for one in [] if started else list(self._joined.values()):
+                self._drop(one)
+            self._newcomers.close()
             self._selector.close()
-        return joined
+        return started
 
-    def _read_what_came(self) -> bool:
-        """Reads for at most POLL_S; returns whether anything came (there may be more)."""
-        ready = self._selector.select(POLL_S if self._missing() or self._error else 0)
+    def _is_complete(self) -> bool:
+        return not (self._missing or self._error)
+
+    def _read_what_came(self, wait_s: float) -> None:
+        ready = self._selector.select(wait_s)
         for key, _ in ready:
-            if key.data is None:
-                self._accept(key.fileobj)
-            else:
+            if key.data is not None:
                 self._read(key.data)
-        return bool(ready)
+        for admitted in self._newcomers.look():  # Also without news: it drops those that are late.
+            self._welcome(admitted)
 
-    def _accept(self, listener: object) -> None:
-        assert isinstance(listener, socket.socket)
-        try:
-            connection, address = listener.accept()
-        except OSError:  # The connection is closed again.
-            return
-        connection.setblocking(False)
-        guest = _Guest(connection=connection, sender_ip=str(address[0]).removeprefix("::ffff:"))
-        self._guests.append(guest)
-        self._selector.register(connection, selectors.EVENT_READ, guest)
+    def _read_hello(self, received: bytes) -> Hello | Unfinished | None:
+        """Returns the hello in what a newcomer has sent, with the list if that is another one."""
+        *lines, _ = received.split(b"\n")
+        if not lines:
+            return Unfinished()
+        hello = parse_hello(lines[-1])
+        if hello is None:
+            return None
+        if lacks_list(hello, self._hello):
+            return Unfinished(ask=encode(Reply(event="list"))) if len(lines) == 1 else None
+        is_known = hello.digest != self._hello.digest or hello.index < len(self._members)
+        return hello if is_known else None
 
-    def _read(self, guest: _Guest) -> None:
-        if guest not in self._guests:  # Dropped a moment ago: the worker has connected again.
-            return
+    def _read(self, one: _Joined) -> None:
+        """Notes the end of a connection; what a worker says before the start is not for us."""
         try:
-            data = guest.connection.recv(1 << 16)
+            data = one.connection.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            if guest.index is not None and not self._error:
-                self.patience.say(f"{self.members[guest.index]} left before the start.")
-            self._drop(guest)
-        elif guest.index is None:
-            guest.received += data
-            line, newline, _ = guest.received.partition(b"\n")
-            if newline:
-                self._welcome(guest, line)
-            elif len(guest.received) > LINE_MAX_BYTES:
-                self._ignore(guest)
+            self._drop(one)
+            if not self._error:
+                self._patience.say(f"{self._members[one.index]} left before the start.")
 
-    def _welcome(self, guest: _Guest, line: bytes) -> None:
-        hello = parse_hello(line)
-        if hello is None:
-            self._ignore(guest)
-            return
-        for other in list(self._guests):  # The same worker, started or connected again.
-            is_gone = other.process == hello.process or has_ended(other.connection)
-            if other.index == hello.index and is_gone:
-                self._drop(other)
-        present = {0} | {other.index for other in self._guests if other.index is not None}
-        error = self._error or refusal(hello, self.members, present)
+    def _welcome(self, admitted: Admitted[Hello]) -> None:
+        hello = admitted.message
+        earlier = self._joined.get(hello.index)
+        # The same worker, started or connected again.
+        if earlier and (earlier.process == hello.process or has_ended(earlier.connection)):
+            self._drop(earlier)
+        is_present = hello.index == 0 or hello.index in self._joined
+        error = self._error or refusal(hello, self._hello, is_present=is_present)
         if error:
             self._fail(error)
-            self._tell(guest, self._last_reply())
-        else:
-            guest.index, guest.process = hello.index, hello.process
-            self._tell(guest, self._waiting_reply())
-
-    def _drop_silent_strangers(self) -> None:
-        for guest in list(self._guests):
-            if guest.index is None and time.monotonic() - guest.since > HELLO_LIMIT_S:
-                self._ignore(guest)
+            self._refused.append(admitted.connection)
+            _is_sent(admitted.connection, encode(self._last_reply()))
+            return
+        one = _Joined(connection=admitted.connection, index=hello.index, process=hello.process)
+        self._joined[one.index] = one
+        del self._missing[one.index]
+        self._selector.register(one.connection, selectors.EVENT_READ, one)
+        if self._missing and not _is_sent(
+            one.connection, encode(self._waiting_reply(self._named_missing()))
+        ):
+            self._drop(one)
 
     def _fail_or_report(self) -> None:
-        missing = name_missing(self._missing())
         if self._error:
             if time.monotonic() - self._error_at > _FAREWELL_S:
                 raise ending_error(self._last_reply())
-        elif missing and self.patience.is_over():
+            return
+        if not self._missing:
+            return
+        named, now = self._named_missing(), time.monotonic()
+        if self._patience.is_over():
             self._is_absence = True
-            self._fail(missing_error(missing, self.patience.limit_s))
-        elif missing != self._reported_missing:
-            self._reported_missing = missing
-            self._tell_all(self._waiting_reply())
-        elif missing:
-            self.patience.report(missing)
+            self._fail(missing_error(named, self._patience.limit_s))
+            return
+        if named != self._reported_missing and now >= self._next_news_s:
+            self._reported_missing, self._next_news_s = named, now + _NEWS_EVERY_S
+            self._tell_all(self._waiting_reply(named))
+        self._patience.report(named)
 
     def _fail(self, error: str) -> None:
         if not self._error:
             self._error, self._error_at = error, time.monotonic()
             self._tell_all(self._last_reply())
 
-    def _missing(self) -> list[Member]:
-        present = {guest.index for guest in self._guests}
-        return [m for index, m in enumerate(self.members) if index and index not in present]
+    def _named_missing(self) -> str:
+        first = [self._members[index] for index in itertools.islice(self._missing, MOST_NAMED)]
+        return name_missing(first, len(self._missing))
 
     def _last_reply(self) -> Reply:
         return Reply(event="end", error=self._error, is_absence=self._is_absence)
 
-    def _waiting_reply(self) -> Reply:
+    def _waiting_reply(self, missing: str) -> Reply:
         return Reply(
             event="wait",
-            missing=name_missing(self._missing()),
-            waited_s=self.patience.waited_s,
-            limit_s=self.patience.limit_s,
+            missing=missing,
+            waited_s=self._patience.waited_s,
+            limit_s=self._patience.limit_s,
         )
 
     def _tell_all(self, reply: Reply) -> None:
-        for guest in list(self._guests):
-            if guest.index is not None:
-                self._tell(guest, reply)
+        line = encode(reply)
+        for one in list(self._joined.values()):
+            if not _is_sent(one.connection, line):
+                self._drop(one)
 
-    def _tell(self, guest: _Guest, reply: Reply) -> None:
-        try:
-            guest.connection.sendall(encode(reply))
-        except OSError:
-            self._drop(guest)
-
-    def _ignore(self, guest: _Guest) -> None:
+    def _report_stranger(self, sender_ip: str) -> None:
         if not self._has_reported_strangers:
             self._has_reported_strangers = True
-            self.patience.say(
-                f"Ignored a connection from {guest.sender_ip} that is not a worker of this run."
+            self._patience.say(
+                f"Ignored a connection from {sender_ip} that is not a worker of this run."
             )
-        self._drop(guest)
 
-    def _drop(self, guest: _Guest) -> None:
-        self._guests.remove(guest)
-        self._selector.unregister(guest.connection)
-        guest.connection.close()
+    def _drop(self, one: _Joined) -> None:
+        if self._joined.get(one.index) is not one:  # The worker has connected again.
+            return
+        del self._joined[one.index]
+        self._missing = dict.fromkeys(sorted([*self._missing, one.index]))
+        self._selector.unregister(one.connection)
+        one.connection.close()
+
+
+def _is_sent(connection: socket.socket, line: bytes) -> bool:
+    """Sends a line to a connection that does not block; returns False if it has ended."""
+    try:
+        connection.sendall(line)
+    except OSError:
+        return False
+    return True

@@ -10,6 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tfdist.cluster.rendezvous.chief import Gathering
 from tfdist.cluster.rendezvous.membership import Membership
@@ -21,6 +22,7 @@ from tfdist.cluster.rendezvous.protocol import (
     Reply,
     encode,
     ending_error,
+    hello_of,
     members_of,
     missing_error,
     name_missing,
@@ -29,6 +31,7 @@ from tfdist.cluster.rendezvous.protocol import (
     waiting_line,
 )
 from tfdist.cluster.rendezvous.sockets import (
+    HELLO_LIMIT_S,
     POLL_S,
     Patience,
     connect,
@@ -41,6 +44,8 @@ from tfdist.process.endings import print_to_stderr
 
 # The chief knows more than the others, so its error should come before theirs.
 _GRACE_S = 1.0
+# Of so many workers each asks the server of each other one.
+_MOST_ALL_TO_ALL = 8
 
 
 def meet(
@@ -108,9 +113,11 @@ def wait_for_servers(
     report_every_s: float = 5.0,
     say: Callable[[str], None] = print_to_stderr,
 ) -> None:
-    """Waits until the TensorFlow server of every other worker accepts connections.
+    """Waits until the TensorFlow servers that this worker will send to accept connections.
 
-    Must be called after `meet` and after this worker's own server was started.
+    Must be called after `meet` and after this worker's own server was started. Of up to 8 workers
+    each asks all others. Of more each asks the chief and its neighbours in the ring of reductions,
+    so that every server is asked, and the number of connections grows with that of the workers.
 
     The arguments are as in `meet`.
 
@@ -118,8 +125,8 @@ def wait_for_servers(
       RendezvousError: If a server cannot be reached within the limit.
       ClusterError: If the task is not a worker of the cluster.
     """
-    own = members_of(cluster)[cluster.worker_index(task)]
-    waiting = [member for member in members_of(cluster) if member != own]
+    members = members_of(cluster)
+    waiting = [members[one] for one in _receivers(cluster.worker_index(task), len(members))]
     patience = Patience(timeout_s, report_every_s, say)
     while True:
         problem, unreachable = "", []
@@ -139,10 +146,17 @@ def wait_for_servers(
         patience.pause()
 
 
+def _receivers(own: int, num_workers: int) -> list[int]:
+    """Returns the workers whose servers a worker asks; see `wait_for_servers`."""
+    if num_workers <= _MOST_ALL_TO_ALL:
+        return [index for index in range(num_workers) if index != own]
+    return sorted({0, (own - 1) % num_workers, (own + 1) % num_workers} - {own})
+
+
 def _join(members: Sequence[Member], index: int, patience: Patience) -> socket.socket:
     """Returns the connection after the chief's "go"; connects again as often as it fails."""
     chief = str(members[0])
-    hello = Hello(members=tuple(members), index=index, process=uuid.uuid4().hex)
+    hello = hello_of(members, index, process=uuid.uuid4().hex)
     while True:
         try:
             connection = connect(members[0].address)
@@ -166,7 +180,7 @@ def _join(members: Sequence[Member], index: int, patience: Patience) -> socket.s
 
 def _follow(connection: socket.socket, hello: Hello, patience: Patience) -> str:
     """Sends the hello and follows the chief's replies; returns "" after "go", else a problem."""
-    connection.sendall(encode(hello))
+    connection.sendall(encode(replace(hello, members=())))
     connection.settimeout(POLL_S)
     received, heard, heard_at = b"", None, 0.0
     while True:
@@ -186,20 +200,30 @@ def _follow(connection: socket.socket, hello: Hello, patience: Patience) -> str:
                 return ""
             if reply.event == "end":
                 raise ending_error(reply)
+            if reply.event == "list":
+                _send_list(connection, hello)
             heard, heard_at = reply, time.monotonic()
         if heard is None and patience.is_over():
             return "it does not answer"
         if heard and patience.is_over(_GRACE_S):
-            raise AbsentWorkerError(missing_error(heard.missing, patience.limit_s))
+            missing = heard.missing or str(hello.members[0])
+            raise AbsentWorkerError(missing_error(missing, patience.limit_s))
         if patience.report_is_due():
             silent_s = time.monotonic() - heard_at
             patience.say(_line_while_connected(str(hello.members[0]), heard, silent_s, patience))
 
 
+def _send_list(connection: socket.socket, hello: Hello) -> None:
+    """Sends the hello with the list of the cluster, which may take longer than a short line."""
+    connection.settimeout(HELLO_LIMIT_S)
+    connection.sendall(encode(hello))
+    connection.settimeout(POLL_S)
+
+
 def _line_while_connected(
     chief: str, heard: Reply | None, silent_s: float, patience: Patience
 ) -> str:
-    if heard is None:
+    if heard is None or not heard.missing:
         return waiting_line(chief, patience.waited_s, patience.limit_s, "it does not answer")
     # Both this process and the chief have a limit; the line shows the one that ends first.
     chief_waited_s = heard.waited_s + silent_s

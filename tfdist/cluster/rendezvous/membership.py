@@ -1,13 +1,20 @@
 """The membership: the connections of the rendezvous, kept for the life of the process.
 
-Every worker sends its state to the chief once a second, and at once after a change that others wait
-for; the chief sends the states of all to all. A connection that ends is a worker that has ended.
+Every worker looks at its state once a second, and sends it to the chief if it has changed. The
+chief sends the states of all to all if one has changed, equal ones once. Without a change both send
+an empty line, a beat, so that silence is noticed: every second, of many workers every 4 s. What
+others wait for is sent at once. A connection that ends is a worker that has ended.
 
     worker 1          the chief            worker 2
       state 1  ------->   <---------------  state 2
-      <--- states 0, 2 ---    --- states 0, 1 --->
+      <--- states 0..2 ---    --- states 0..2 --->
+      beat     ------->   <---------------  beat
       (killed)
       end of connection ->    --- 1 is lost ------>
+
+A worker in steps shorter than a beat has one state, "moves": steps that go on cost no message. So
+the chief's time and bytes are linear in the number of workers, and each other worker's do not
+depend on it.
 
 TCP itself notices a host that cannot be reached (within 20 s). The kernel of a stopped process
 still answers, so that process is silent and not lost: only it is named.
@@ -36,17 +43,29 @@ from tfdist.cluster.rendezvous.peer_state import (
     PeerState,
     WaitReport,
     describe_wait,
-    encode_states,
-    parse_states,
+    is_silence,
     stalled_workers,
 )
 from tfdist.cluster.rendezvous.protocol import Member
 from tfdist.cluster.rendezvous.sockets import end_with_host
+from tfdist.cluster.rendezvous.state_lines import (
+    BEAT,
+    Group,
+    encode_states,
+    group_states,
+    parse_states,
+)
 from tfdist.process.progress_file import current_phase
 
 STALL_TIMEOUT = "TFDIST_STALL_TIMEOUT_S"
 
 _BEAT_S = 1.0
+# Each message of a worker costs the chief some 20 microseconds, and so does the answer: with many
+# workers there are fewer beats, up to so many times fewer.
+_WORKERS_PER_BEAT, _MOST_BEATS = 64, 4
+# The chief sends what others wait for at once, but no more often than this for each worker: when a
+# thousand workers leave, it hears of them one after the other.
+_SPACING_S = 5e-5
 _LINE_MAX_BYTES = 1 << 20
 # A worker that reads nothing gets nothing more: its buffer would be full after some hours.
 _MOST_SILENT_S = 10.0
@@ -86,8 +105,18 @@ class Membership:
         self.stall_timeout_s: float | None = None
         self.on_line: Callable[[str], None] = lambda line: None
         self._farewells, self._failure = 0, ""
+        # The states as they were sent, and the times at which they came; of all messages as well.
         self._states = {i: PeerState() for i in range(len(members)) if i != own}
-        self._heard_s = dict.fromkeys(self._states, time.monotonic())
+        self._state_s = dict.fromkeys(self._states, time.monotonic())
+        self._heard_s = dict(self._state_s)
+        self._failed: set[int] = set()
+        self._untold: list[
+            Loss
+        ] = []  # The chief tells the workers first: it may end because of it.
+        self._sent: list[Group] | None = None
+        self._sent_since_s = 0.0  # The beginning of this worker's state, as it was sent.
+        self._sent_s = 0.0
+        self._behind: set[int] = set()  # The links that have not got what was sent last.
         self._links: dict[int, _Link] = {}
         self._listeners: list[Listener] = []
         self._changed = threading.Condition()
@@ -115,7 +144,7 @@ class Membership:
         with self._changed:
             self._listeners.append(listener)
             lost = [(index, one.lost) for index, one in self._states.items() if one.lost]
-        for index, why in lost:
+        for index, why in lost:  # Of failures it hears within a second.
             listener(self._loss(index, why))
 
     def remove_listener(self, listener: Listener) -> None:
@@ -138,7 +167,7 @@ class Membership:
         self._farewells += 1
         self._wake()
         with self._changed:
-            while self._late():
+            while self._must_stay():
                 self._changed.wait(_BEAT_S)
 
     def find_loss(self, limit_s: float) -> Loss | None:
@@ -150,15 +179,7 @@ class Membership:
     def states(self) -> dict[int, PeerState]:
         """Returns the states of the other workers, by their index."""
         now = time.monotonic()
-        heard_s = {
-            index: now - heard_s
-            for index, heard_s in self._heard_s.items()
-            if self.own == 0 or index == 0  # The chief measures the silence of the others.
-        }
-        return {
-            index: replace(state, silent_s=heard_s.get(index, state.silent_s))
-            for index, state in self._states.items()
-        }
+        return {index: self._state_now(index, now) for index in self._states}
 
     def close(self) -> None:
         """Closes the connections; for the others this worker has ended."""
@@ -172,32 +193,44 @@ class Membership:
     # In the membership's thread.
 
     def _run(self) -> None:
-        next_beat_s = 0.0
+        next_look_s = 0.0
+        is_urgent = False
         report = WaitReport()
         while not self._is_closed:
             looked_s = time.monotonic()
-            ready = self._selector.select(max(0.0, next_beat_s - looked_s))
+            due_s = min(next_look_s, self._urgent_s()) if is_urgent else next_look_s
+            ready = self._selector.select(max(0.0, due_s - looked_s))
             now = time.monotonic()
             if now - looked_s > 2 * _BEAT_S:  # This process itself was stopped.
                 self._heard_s = dict.fromkeys(self._heard_s, now)
-            is_urgent = False
             for key, _ in ready:
                 if key.data is None:
                     self._wake_read.recv(4096)
                     is_urgent = True
-                else:
+                elif key.data in self._links:
                     is_urgent |= self._read(key.data)
-            if is_urgent or now >= next_beat_s:
-                self._send_states()
-                next_beat_s = now + _BEAT_S
+            is_look = now >= next_look_s
+            if is_look or (is_urgent and now >= self._urgent_s()):
+                self._send_states(is_urgent=is_urgent)
+                is_urgent = False
+                self._tell_losses()
+            if is_look:
+                next_look_s = now + _BEAT_S
+                for index in sorted(self._failed):  # Again: a listener may be new, or was busy.
+                    self._tell(self._failed_loss(index))
                 self._report_wait(report)
         for index in list(self._links):
             self._drop(index)
         self._selector.close()
 
+    def _urgent_s(self) -> float:
+        """Returns the time from which this worker may send again."""
+        return self._sent_s + _SPACING_S * len(self._links)
+
     def _read(self, index: int) -> bool:
         """Reads from a connection; returns whether others wait for what has changed."""
         link = self._links[index]
+        is_new = not link.has_spoken
         try:
             lines = link.read()
         except OSError as error:
@@ -206,33 +239,54 @@ class Membership:
             self._drop(index)
             self._lose(index, "its process has ended" if ended else "it does not answer")
             return True
-        before = self._news()
+        if is_new and self.own == 0:
+            self._behind.add(index)  # It has got nothing yet.
+        is_urgent = False
         for line in lines:
-            self._take(index, parse_states(line))
-        return before != self._news()
+            is_urgent |= self._take(index, line)
+        return is_urgent
 
-    def _news(self) -> dict[int, tuple[int, str, str]]:
-        return {i: (s.farewells, s.failure, s.lost) for i, s in self._states.items()}
-
-    def _take(self, sender: int, states: Mapping[int, PeerState]) -> None:
+    def _take(self, sender: int, line: bytes) -> bool:
+        """Notes the states in a line; returns whether others wait for what has changed."""
+        now = time.monotonic()
+        if line == BEAT:
+            self._heard_s[sender] = now
+            return False
         # The chief speaks for all, the others for themselves.
         reported = {
             index: state
-            for index, state in states.items()
+            for index, state in parse_states(line, len(self.members)).items()
             if index in self._states and (self.own != 0 or index == sender)
         }
-        now = time.monotonic()
-        with self._changed:
-            for index, state in reported.items():
-                self._heard_s[index] = now
-                if not self._states[index].lost:
-                    self._states[index] = replace(state, lost="")
-            self._changed.notify_all()
+        if reported:
+            self._heard_s[sender] = now
+        is_urgent = False
         for index, state in reported.items():
-            if state.lost and self.own != 0:
-                self._lose(index, state.lost)
-            elif state.failure:
-                self._tell(self._failed(index, state.failure))
+            before = self._states[index]
+            if not before.lost:
+                self._states[index] = replace(state, lost="") if state.lost else state
+                self._state_s[index] = now
+            if state.failure != before.failure:
+                self._note_failure(index)
+                is_urgent = True
+            elif state.farewells > before.farewells:
+                # The last farewell ends the others' wait.
+                is_urgent = is_urgent or not self._is_one_behind(self._reported_farewells)
+        if self.own != 0:
+            for index, state in reported.items():
+                if state.lost:
+                    self._lose(index, state.lost)
+            self._tell_losses()
+        with self._changed:
+            self._changed.notify_all()
+        return is_urgent and self.own == 0
+
+    def _note_failure(self, index: int) -> None:
+        if self._states[index].failure:
+            self._failed.add(index)
+            self._untold.append(self._failed_loss(index))
+        else:
+            self._failed.discard(index)
 
     def _lose(self, index: int, why: str) -> None:
         with self._changed:
@@ -240,19 +294,23 @@ class Membership:
                 return
             self._states[index] = replace(self._states[index], lost=why)
             self._changed.notify_all()
-        if self.own == 0:
-            self._send_states()  # First: this process may end because of it.
-        self._tell(self._loss(index, why))
+        self._untold.append(self._loss(index, why))
+
+    def _tell_losses(self) -> None:
+        untold, self._untold = self._untold, []
+        for loss in untold:
+            self._tell(loss)
 
     def _first_loss(self) -> Loss | None:
         for index, state in self._states.items():
             if state.failure:  # It says more, if its process has ended as well.
-                return self._failed(index, state.failure)
+                return self._failed_loss(index)
             if state.lost:
                 return self._loss(index, state.lost)
         return None
 
-    def _failed(self, index: int, failure: str) -> Loss:
+    def _failed_loss(self, index: int) -> Loss:
+        failure = self._states[index].failure
         return self._loss(index, f"its training has failed: {failure}", is_failure=True)
 
     def _loss(self, index: int, why: str, *, is_failure: bool = False) -> Loss:
@@ -265,21 +323,95 @@ class Membership:
         for listener in listeners:
             listener(loss)
 
-    def _send_states(self) -> None:
+    def _send_states(self, *, is_urgent: bool) -> None:
+        """Sends what has changed, or a beat if that is due.
+
+        The chief sends what others do not wait for no more often than beats.
+        """
+        now = time.monotonic()
+        own = self._settled_state()
+        states = {self.own: own}
         if self.own == 0:
-            states = {0: self._own_state(), **self.states()}
-        else:
-            states = {self.own: self._own_state()}
-        line = encode_states(states)
-        audible_s = time.monotonic() - _MOST_SILENT_S
-        for index, link in list(self._links.items()):
-            # The chief answers a worker's first words: until then it still reads the rendezvous.
-            if self.own != 0 or (link.has_spoken and self._heard_s[index] > audible_s):
-                link.send(line)
-        present = (one.farewells for one in states.values() if not (one.lost or one.is_silent))
-        with self._changed:
-            self._reported_farewells = min([self._farewells, *present])
-            self._changed.notify_all()
+            states |= {
+                index: self._state_now(index, now) if self._is_silent(index, now) else state
+                for index, state in self._states.items()
+            }
+        groups = group_states(states)
+        has_changed = groups != self._sent or self._is_another_call(own, now)
+        is_due = now - self._sent_s >= self._beats_s - _BEAT_S / 2
+        is_beat = is_due and not has_changed
+        if has_changed and (is_due or is_urgent or self.own != 0):
+            self._sent, self._sent_since_s = groups, now - own.since_s
+            self._behind.update(self._links)
+            self._sent_s = now
+        elif is_beat:
+            self._sent_s = now
+        # The chief answers a worker's first words: until then it still reads the rendezvous.
+        audible = [
+            index
+            for index in (self._links if is_beat else self._behind)
+            if self.own != 0
+            or (self._links[index].has_spoken and self._heard_s[index] > now - _MOST_SILENT_S)
+        ]
+        line = b""
+        if not self._behind.isdisjoint(audible):
+            firsts = {indices[0] for _, indices in groups} - {self.own}
+            states.update({index: self._state_now(index, now) for index in firsts})
+            line = encode_states(states, groups)
+        for index in audible:
+            is_sent = self._links[index].send(line if index in self._behind else BEAT + b"\n")
+            if is_sent and groups == self._sent:  # Else all get these later, unless they pass.
+                self._behind.discard(index)
+        if self._farewells > self._reported_farewells:
+            with self._changed:
+                if groups == self._sent and not self._is_one_behind(self._farewells - 1):
+                    self._reported_farewells = self._farewells
+                self._changed.notify_all()
+
+    @property
+    def _beats_s(self) -> float:
+        """The interval of the beats."""
+        return _BEAT_S * min(max(1, len(self.members) // _WORKERS_PER_BEAT), _MOST_BEATS)
+
+    def _settled_state(self) -> PeerState:
+        """Returns this worker's state as it is sent: before the time of a beat it "moves"."""
+        own = self._own_state()
+        if own.since_s >= self._beats_s:
+            return own
+        phase = "training" if own.phase == "waiting" else own.phase
+        return replace(own, phase=phase, waits=False, moves=True, since_s=0.0)
+
+    def _is_another_call(self, own: PeerState, now: float) -> bool:
+        """Returns whether this worker's state is equal to the one sent, and began later."""
+        return not own.moves and abs(now - own.since_s - self._sent_since_s) > _BEAT_S / 2
+
+    def _state_now(self, index: int, now: float) -> PeerState:
+        """Returns the state of another worker, with its ages at this time."""
+        state = self._states[index].aged(now - self._state_s[index])
+        if self.own == 0 or index == 0:  # The chief measures the silence of the others.
+            return replace(state, silent_s=now - self._heard_s[index])
+        return state
+
+    def _is_silent(self, index: int, now: float) -> bool:
+        if self.own == 0 or index == 0:
+            return is_silence(now - self._heard_s[index])
+        return self._states[index].is_silent
+
+    def _is_one_behind(self, farewells: int) -> bool:
+        """Returns whether a worker that takes part has said at most so many farewells."""
+        now = time.monotonic()
+        return self._farewells <= farewells or any(
+            state.farewells <= farewells and not (state.lost or self._is_silent(index, now))
+            for index, state in self._states.items()
+        )
+
+    def _must_stay(self) -> bool:
+        """Returns whether `leave_together` still waits."""
+        if self.own != 0 and self._states[0].lost:
+            return False  # The chief leaves last of all, and no other worker can be asked.
+        # The chief's last words must have been sent.
+        is_sent = self._reported_farewells >= self._farewells
+        return not is_sent or self._is_one_behind(self._farewells - 1)
 
     def _own_state(self) -> PeerState:
         phase, since_s = current_phase()
@@ -298,30 +430,20 @@ class Membership:
         )
 
     def _report_wait(self, report: WaitReport) -> None:
-        own, others = self._own_state(), self.states()
+        own, limit_s = self._own_state(), self.stall_timeout_s
+        is_over = limit_s is not None and own.waits and own.since_s >= limit_s
+        if not (report.is_due(own) or is_over):
+            return
+        others = self.states()
         usual_s = self.calls.longest_s if self.calls is not None else 0.0
         line = report.next_line(own, others, self.members, usual_s)
         if line is not None:
             self.on_line(line)
-        limit_s = self.stall_timeout_s
         stalled = None if limit_s is None else stalled_workers(own, others, limit_s)
         if stalled is not None:
             line = describe_wait(others, self.members, own.since_s)
             line += f" That is longer than {STALL_TIMEOUT}={limit_s:g}."
             self._tell(Loss(index=stalled[0] if stalled else self.own, line=line))
-
-    def _late(self) -> list[int]:
-        """Returns the workers for which `leave_together` still waits."""
-        states = self.states()
-        if self.own != 0 and states[0].lost:
-            return []  # The chief leaves last of all, and no other worker can be asked.
-        late = [
-            index
-            for index, state in states.items()
-            if state.farewells < self._farewells and not (state.lost or state.is_silent)
-        ]
-        # The chief's last words must have been sent.
-        return late or ([self.own] if self._reported_farewells < self._farewells else [])
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -329,6 +451,7 @@ class Membership:
 
     def _drop(self, index: int) -> None:
         link = self._links.pop(index)
+        self._behind.discard(index)
         self._selector.unregister(link.connection)
         link.connection.close()
 
@@ -360,13 +483,15 @@ class _Link:
         *lines, self._received = (self._received + data).split(b"\n")
         return lines
 
-    def send(self, line: bytes) -> None:
-        """Sends a line, or drops it while an earlier one is not sent completely."""
+    def send(self, line: bytes) -> bool:
+        """Sends a line; returns False, and drops it, if an earlier one is not sent completely."""
+        is_free = not self._unsent
         pending = self._unsent or line
         try:
             sent = self.connection.send(pending)
         except BlockingIOError:
             sent = 0
         except OSError:  # The next read says why.
-            return
+            return True
         self._unsent = pending[sent:] if sent or self._unsent else b""
+        return is_free and sent > 0

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import select
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 
+from tfdist.cluster.rendezvous.newcomers import Admitted, Newcomers, Unfinished
 from tfdist.cluster.rendezvous.protocol import (
     LINE_MAX_BYTES,
     AbsentWorkerError,
@@ -33,6 +32,7 @@ from tfdist.cluster.rendezvous.protocol import (
     RendezvousError,
     Reply,
     encode,
+    hello_of,
     members_of,
     missing_error,
     parse_hello,
@@ -54,6 +54,8 @@ from tfdist.process.endings import print_to_stderr
 
 _RETRY_S = 1.0
 _DONE = "done"
+# Newcomers at once: one chief is expected, and its hello has the list of the cluster.
+_MOST_AT_ONCE = 16
 
 
 def wait_for_chief(
@@ -79,8 +81,9 @@ def wait_for_chief(
         say(f"{own} holds no variables, the workers do. It waits until {members[0]} is done.")
         while True:
             patience = Patience(timeout_s, report_every_s, say)
-            with _accept_chief(listeners, members, patience) as connection:
-                is_done = _follow(connection)
+            chief = _accept_chief(listeners, members, patience)
+            with chief.connection:
+                is_done = _follow(chief)
             if is_done:
                 say(f"{members[0]} is done: {own.name} ends.")
                 return
@@ -89,59 +92,53 @@ def wait_for_chief(
 
 def _accept_chief(
     listeners: Sequence[socket.socket], members: Sequence[Member], patience: Patience
-) -> socket.socket:
-    """Returns the chief's connection, after its hello; those of other programs are ignored."""
-    chief = str(members[0])
-    while not patience.is_over():
-        patience.report(chief)
-        for listener in select.select(listeners, (), (), POLL_S)[0]:
-            try:
-                connection, _ = listener.accept()
-            except OSError:  # The connection is closed again.
-                continue
-            if _is_chief(connection, members):
-                connection.settimeout(None)
-                return connection
-            connection.close()
-    raise AbsentWorkerError(missing_error(chief, patience.limit_s))
+) -> Admitted[Hello]:
+    """Returns the chief's connection, after its hello; those of other programs are dropped.
+
+    Raises:
+      RendezvousError: If the chief has another cluster, or none comes within the limit.
+    """
+    newcomers = Newcomers(
+        listeners, _read_chief, limit_s=HELLO_LIMIT_S, most_bytes=LINE_MAX_BYTES, most=_MOST_AT_ONCE
+    )
+    with contextlib.closing(newcomers):
+        while not patience.is_over():
+            patience.report(str(members[0]))
+            admitted = newcomers.look(POLL_S)
+            for earlier in admitted[:-1]:
+                earlier.connection.close()
+            for chief in admitted[-1:]:
+                problem = refusal(chief.message, hello_of(members, 0, process=""))
+                if problem is None:
+                    return chief
+                chief.connection.close()
+                raise RendezvousError(problem)
+    raise AbsentWorkerError(missing_error(str(members[0]), patience.limit_s))
 
 
-def _is_chief(connection: socket.socket, members: Sequence[Member]) -> bool:
-    """Returns whether the chief is there; a RendezvousError if it has another cluster."""
-    try:
-        hello = parse_hello(_read_line(connection, HELLO_LIMIT_S))
-    except OSError:
-        return False
-    if hello is None or hello.index != 0:
-        return False
-    problem = refusal(hello, members, present=())
-    if problem is not None:
-        raise RendezvousError(problem)
-    return True
+def _read_chief(received: bytes) -> Hello | Unfinished | None:
+    """Returns the chief's hello in what a newcomer has sent; what follows is for `_follow`."""
+    line, newline, _ = received.partition(b"\n")
+    if not newline:
+        return Unfinished()
+    hello = parse_hello(line)
+    return hello if hello is not None and hello.index == 0 else None
 
 
-def _follow(connection: socket.socket) -> bool:
+def _follow(chief: Admitted[Hello]) -> bool:
     """Waits for the end of the chief's connection; returns whether it has said that it is done."""
+    connection = chief.connection
+    connection.setblocking(True)
     end_with_host(connection)
-    try:
-        reply = parse_reply(_read_line(connection))
-    except OSError:  # Its host does not answer any more.
-        return False
+    _, _, received = chief.received.partition(b"\n")
+    with contextlib.suppress(OSError):  # Its host does not answer any more.
+        while b"\n" not in received and len(received) <= LINE_MAX_BYTES:
+            data = connection.recv(1 << 16)
+            if not data:
+                break
+            received += data
+    reply = parse_reply(received.partition(b"\n")[0])
     return reply is not None and reply.event == _DONE
-
-
-def _read_line(connection: socket.socket, limit_s: float | None = None) -> bytes:
-    """Reads up to the end of a line, or of the connection; a TimeoutError after the limit."""
-    received = bytearray()
-    start_s = time.monotonic()
-    while len(received) <= LINE_MAX_BYTES:
-        if limit_s is not None:  # One that sends a byte now and then is cut off as well.
-            connection.settimeout(max(0.001, start_s + limit_s - time.monotonic()))
-        byte = connection.recv(1)  # No more: the next line is for the next reader.
-        if byte in (b"", b"\n"):
-            break
-        received += byte
-    return bytes(received)
 
 
 class ChiefNotice:
@@ -152,8 +149,7 @@ class ChiefNotice:
     """
 
     def __init__(self, cluster: Cluster, addresses: Sequence[str]) -> None:
-        hello = Hello(members=members_of(cluster), index=0, process=uuid.uuid4().hex)
-        self._hello = encode(hello)
+        self._hello = encode(hello_of(members_of(cluster), 0, process=uuid.uuid4().hex))
         self._connections: dict[str, socket.socket | None] = dict.fromkeys(addresses)
         self._is_over = threading.Event()
         self._is_changing = threading.Lock()

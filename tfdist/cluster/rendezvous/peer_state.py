@@ -1,10 +1,8 @@
 """The state of a worker as the others see it, and the lines about a worker that they wait for."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from tfdist.cluster.rendezvous.protocol import Member, name_missing
 
@@ -34,7 +32,9 @@ class PeerState:
     Attributes:
       phase: One of `process.progress_file.PHASES`.
       waits: Whether it is in a session call of the training, or waits for other workers.
-      since_s: Seconds since `phase` or `waits` changed.
+      moves: Whether it changes from one call to the next within a second, of many workers within
+        4 s; `waits` is False then.
+      since_s: Seconds since `phase` or `waits` changed; 0 if it `moves`.
       farewells: How often it has said that it needs no other worker any more.
       failure: The error that has ended its training; "" without one.
       silent_s: Seconds without a message from it.
@@ -43,6 +43,7 @@ class PeerState:
 
     phase: str = "starting"
     waits: bool = False
+    moves: bool = False
     since_s: float = 0.0
     farewells: int = 0
     failure: str = ""
@@ -51,7 +52,7 @@ class PeerState:
 
     @property
     def is_silent(self) -> bool:
-        return self.silent_s >= SILENT_AFTER_S
+        return is_silence(self.silent_s)
 
     @property
     def keeps_others_waiting(self) -> bool:
@@ -62,6 +63,14 @@ class PeerState:
         """Returns whether others wait for it without work of its own that takes time."""
         return self.is_silent or (not self.waits and self.phase not in _WORK)
 
+    def aged(self, passed_s: float) -> "PeerState":
+        """Returns the state so many seconds later, if nothing else is known by then."""
+        if self.moves and not self.is_silent:
+            return self
+        silent_s = self.silent_s + passed_s if self.is_silent else self.silent_s
+        since_s = self.since_s if self.moves else self.since_s + passed_s
+        return replace(self, since_s=since_s, silent_s=silent_s)
+
     def __str__(self) -> str:
         if self.is_silent:
             return (
@@ -70,8 +79,15 @@ class PeerState:
             )
         if self.waits:
             return f"has been in a session call for {self.since_s:.0f} s"
+        if self.moves:
+            return "is in steps or other calls of its own"
         words = _IN_WORDS.get(self.phase, "is in Python code outside of a session call (a hook?)")
         return f"{words}, for {self.since_s:.0f} s now"
+
+
+def is_silence(silent_s: float) -> bool:
+    """Returns whether a worker without a message for so long counts as silent."""
+    return silent_s >= SILENT_AFTER_S
 
 
 class CallClock:
@@ -106,33 +122,7 @@ class CallClock:
         return None if began_s is None else time.monotonic() - max(began_s, since_s)
 
 
-def encode_states(states: Mapping[int, PeerState]) -> bytes:
-    """Returns the line that `parse_states` reads: the states of some workers, by their index."""
-    named = {str(index): asdict(state) for index, state in states.items()}
-    return json.dumps(named).encode() + b"\n"
-
-
-def parse_states(line: bytes) -> dict[int, PeerState]:
-    """Returns the states in a line of `encode_states`; none if it is not one."""
-    try:
-        return {int(index): _state(values) for index, values in json.loads(line).items()}
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return {}
-
-
-def _state(values: Any) -> PeerState:
-    return PeerState(
-        phase=str(values["phase"]),
-        waits=bool(values["waits"]),
-        since_s=float(values["since_s"]),
-        farewells=int(values["farewells"]),
-        failure=_one_line(str(values["failure"])),
-        silent_s=float(values["silent_s"]),
-        lost=_one_line(str(values["lost"])),
-    )
-
-
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Returns the first line of a text from another process, shortened, without control codes."""
     line = next(iter(text.splitlines()), "")[:_MOST_CHARACTERS]
     return "".join(one if one.isprintable() else "?" for one in line)
@@ -169,6 +159,12 @@ class WaitReport:
     def __init__(self) -> None:
         self._reported_s = 0.0
 
+    def is_due(self, own: PeerState) -> bool:
+        """Returns whether this worker has waited long enough for a line."""
+        if not own.waits or own.since_s < self._reported_s:  # It waits no longer, or again.
+            self._reported_s = 0.0
+        return own.waits and own.since_s >= self._reported_s + REPORT_EVERY_S
+
     def next_line(
         self,
         own: PeerState,
@@ -181,9 +177,7 @@ class WaitReport:
         `others` are the states of the other workers, by index; `usual_s` is the longest session
         call so far in seconds, 0 before the first one.
         """
-        if not own.waits or own.since_s < self._reported_s:  # It waits no longer, or again.
-            self._reported_s = 0.0
-        if not own.waits or own.since_s < self._reported_s + REPORT_EVERY_S:
+        if not self.is_due(own):
             return None
         # All are in a session call, which may take its time; the first one more than the others.
         is_usual = usual_s == 0 or own.since_s < _MUCH_LONGER * usual_s

@@ -1,13 +1,17 @@
 """The messages between workers before the start, and the texts for the user. No sockets.
 
 Every other worker connects to the chief and sends one line, its `Hello`. The chief answers with
-lines, each a `Reply`: "wait" whenever a worker joins or leaves, then "go" to all, or "end".
+lines, each a `Reply`: "wait", again while the missing workers change, at most once a second; then
+"go" to all, or "end". A hello has a digest of the cluster. The list itself follows only where the
+digest differs, when the chief asks for it ("list"): the error names the difference.
 """
 
 import functools
+import hashlib
 import importlib.metadata
 import json
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -17,11 +21,12 @@ from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import LOST_WORKER, PORT_TAKEN
 
 PROTOCOL = "tfdist-rendezvous"
-VERSION = 2
-LINE_MAX_BYTES = 1 << 20  # a hello lists the cluster: some 40 bytes for each worker
-_MOST_NAMED = 4
+VERSION = 3
+HELLO_MAX_BYTES = 1 << 13  # without the list: two names and an address, perhaps in escapes
+LINE_MAX_BYTES = 1 << 20  # the list of the cluster: some 40 bytes for each worker
+MOST_NAMED = 4
 _MOST_LINES = 2  # of an error
-_LONGEST_LINE = 3000  # more than two lists of `_MOST_NAMED` of the longest addresses
+_LONGEST_LINE = 3000  # more than two lists of `MOST_NAMED` of the longest addresses
 _LARGEST = 1e9  # seconds, or a version
 
 
@@ -75,20 +80,37 @@ class Hello:
     """The first message of a worker.
 
     Attributes:
+      sender: The worker that sends the message, as its own cluster lists it.
       process: A random text by which two processes of one task are told apart.
+      digest: Equal for equal clusters, see `digest_of`.
+      members: All workers of its cluster; empty if they are not sent.
       installed: The versions of its packages, see `installed_versions`.
     """
 
-    members: tuple[Member, ...]
     index: int
+    sender: Member
     process: str
+    digest: str
+    members: tuple[Member, ...] = ()
     installed: str = field(default_factory=installed_versions)
     version: int = VERSION
 
-    @property
-    def sender(self) -> Member:
-        """The worker that sends the message, as its own cluster lists it."""
-        return self.members[self.index]
+
+def hello_of(members: Sequence[Member], index: int, process: str) -> Hello:
+    """Returns the hello of a worker with the list of its cluster."""
+    return Hello(
+        index=index,
+        sender=members[index],
+        process=process,
+        digest=digest_of(members),
+        members=tuple(members),
+    )
+
+
+def digest_of(members: Sequence[Member]) -> str:
+    """Returns a text that only the same workers in the same order have."""
+    listed = json.dumps([(member.name, member.address) for member in members])
+    return hashlib.sha256(listed.encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +118,8 @@ class Reply:
     """A line from the chief.
 
     Attributes:
-      event: "wait" (a worker is missing), "go" (all have joined), or "end" (there is no start).
+      event: "wait" (a worker is missing), "list" (the chief asks for the cluster), "go" (all have
+        joined), or "end" (there is no start).
       missing: With "wait": the missing workers, as text for the user.
       waited_s: With "wait": the seconds that the chief has waited.
       limit_s: With "wait": the seconds that it waits at most.
@@ -130,20 +153,21 @@ def parse_hello(line: bytes) -> Hello | None:
     """
     words = _parse(line)
     try:
-        members = tuple(
-            Member(name=printable(str(one["name"])), address=printable(str(one["address"])))
-            for one in words["members"]
+        members = tuple(_member_of(one) for one in words.get("members", ()))
+        index, version = _count_of(words["index"]), _count_of(words["version"])
+        # Earlier versions sent the list, and neither the sender nor the versions of packages.
+        sender = _member_of(words["sender"]) if "sender" in words else members[index]
+        return Hello(
+            index=index,
+            sender=sender,
+            process=_text_of(words["process"]),
+            digest=_text_of(words.get("digest", "")),
+            members=members,
+            installed=_text_of(words.get("installed", "")),
+            version=version,
         )
-        index, version = int(words["index"]), int(words["version"])
-        process = str(words["process"])
-        installed = printable(str(words.get("installed", "")))  # Version 1 did not have it.
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return None
-    if not 0 <= index < len(members) or not 0 <= version <= _LARGEST:
-        return None
-    return Hello(
-        members=members, index=index, process=process, installed=installed, version=version
-    )
 
 
 def parse_reply(line: bytes) -> Reply | None:
@@ -154,17 +178,17 @@ def parse_reply(line: bytes) -> Reply | None:
     words = _parse(line)
     try:
         return Reply(
-            event=str(words["event"]),
-            missing=printable(str(words["missing"]), _LONGEST_LINE),
+            event=_text_of(words["event"]),
+            missing=_text_of(words["missing"], _LONGEST_LINE),
             waited_s=_seconds_of(words["waited_s"]),
             limit_s=_seconds_of(words["limit_s"]),
             error="\n".join(
-                printable(line, _LONGEST_LINE)
-                for line in str(words["error"]).split("\n", _MOST_LINES)[:_MOST_LINES]
+                _text_of(line, _LONGEST_LINE)
+                for line in words["error"].split("\n", _MOST_LINES)[:_MOST_LINES]
             ),
-            is_absence=bool(words["is_absence"]),
+            is_absence=words["is_absence"] is True,
         )
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return None
 
 
@@ -173,27 +197,27 @@ def ending_error(reply: Reply) -> RendezvousError:
     return AbsentWorkerError(reply.error) if reply.is_absence else RendezvousError(reply.error)
 
 
-def refusal(hello: Hello, members: Sequence[Member], present: Collection[int]) -> str | None:
+def refusal(hello: Hello, ours: Hello, *, is_present: bool = False) -> str | None:
     """Returns why the run cannot start with this worker; None if it can.
 
-    `members` are those of the cluster of the chief, which is the first; `present` has the indices
-    of the workers that have joined already.
+    `ours` is the receiver's own hello, whose cluster has the chief first. `is_present` says
+    whether another process has joined as the same worker.
     """
-    sender, chief = hello.sender, members[0]
+    sender, chief = hello.sender, ours.members[0]
     if hello.version != VERSION:
         return (
             f"{sender} has another version of tfdist: it speaks version {hello.version} of the "
             f"start-up protocol, {chief.name} version {VERSION}. Install one version everywhere."
         )
-    if hello.installed != installed_versions():
-        return different_versions(sender, hello.installed, chief, installed_versions())
-    if hello.members != tuple(members):
-        theirs, ours = _difference(hello.members, members)
+    if hello.installed != ours.installed:
+        return different_versions(sender, hello.installed, chief, ours.installed)
+    if hello.digest != ours.digest:
+        theirs, own = _difference(hello.members, ours.members)
         return (
             f"{sender.name} was started with another cluster: it lists {theirs}, "
-            f"{chief.name} lists {ours}.\nGive all workers the same TF_CONFIG cluster."
+            f"{chief.name} lists {own}.\nGive all workers the same TF_CONFIG cluster."
         )
-    if hello.index in present:
+    if is_present:
         return (
             f"Two processes were started as {sender}. Start each task once: "
             "give every process another task in TF_CONFIG."
@@ -201,11 +225,21 @@ def refusal(hello: Hello, members: Sequence[Member], present: Collection[int]) -
     return None
 
 
-def name_missing(missing: Sequence[Member]) -> str:
-    """Returns the missing workers by name and address, shortened where there are many."""
-    named = [str(member) for member in missing[:_MOST_NAMED]]
-    if len(missing) > _MOST_NAMED:
-        return f"{', '.join(named)} and {len(missing) - _MOST_NAMED} more"
+def lacks_list(hello: Hello, ours: Hello) -> bool:
+    """Returns whether `refusal` needs the list of a cluster that the hello does not have."""
+    is_other = hello.digest != ours.digest and not hello.members
+    return is_other and hello.version == VERSION and hello.installed == ours.installed
+
+
+def name_missing(missing: Sequence[Member], count: int | None = None) -> str:
+    """Returns the missing workers by name and address, shortened where there are many.
+
+    `count` is the number of all, where `missing` has only the first `MOST_NAMED`.
+    """
+    named = [str(member) for member in missing[:MOST_NAMED]]
+    others = (len(missing) if count is None else count) - MOST_NAMED
+    if others > 0:
+        return f"{', '.join(named)} and {others} more"
     return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
 
 
@@ -240,13 +274,31 @@ def _parse(line: bytes) -> dict[str, Any]:
     return words if isinstance(words, dict) and words.get("protocol") == PROTOCOL else {}
 
 
+def _member_of(words: Any) -> Member:
+    return Member(name=_text_of(words["name"]), address=_text_of(words["address"]))
+
+
+def _text_of(value: Any, most: int = 300) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return printable(value, most)
+
+
+def _count_of(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise ValueError
+    return value
+
+
 def _seconds_of(value: Any) -> float:
-    return min(max(0.0, float(value)), _LARGEST)
+    if type(value) not in (int, float) or math.isnan(value):
+        raise ValueError
+    return float(min(max(0, value), _LARGEST))
 
 
 def _difference(theirs: Sequence[Member], ours: Sequence[Member]) -> tuple[str, str]:
     """Returns both lists as text: complete if short, else lengths and the first difference."""
-    if max(len(theirs), len(ours)) <= _MOST_NAMED and _addresses(theirs) != _addresses(ours):
+    if max(len(theirs), len(ours)) <= MOST_NAMED and _addresses(theirs) != _addresses(ours):
         return _addresses(theirs), _addresses(ours)
     place = next(
         (i for i, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other),

@@ -11,13 +11,12 @@ from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.values import LONGEST_LABEL
 from tfdist.launch.machine.limits import LONGEST_WORD
 from tfdist.launch.options.declaration import options_of
+from tfdist.launch.options.secret_names import hide_in_variable
 
 _SET_BY_MANIFEST = (
     r"TF_CONFIG|TFDIST_\w*|JOB_COMPLETION_INDEX|POD_NAMESPACE|OMPI_MCA_(orte|plm)_\w*"
 )
 _FOR_PODS = set(FOR_USERS) - {PREEMPTED}  # In pods there is no launcher that looks for its file.
-_SECRET_NAME = r"PASSWORD|PASSWD|SECRET|TOKEN(?![A-Z])|CREDENTIAL|(API|ACCESS|PRIVATE|AUTH)_?KEY"
-_SECRET_VALUE = r"-----BEGIN|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_\w{30}|://[^/\s:@]+:[^/\s@]+@"
 
 # Options that change only the pods of a runtime, or only one run.
 _OF_RUNTIME = (
@@ -47,7 +46,7 @@ def notices(options: JobOptions) -> list[str]:
         f"--env {name} looks like a secret, and a manifest is no place for one. "
         f"Put it into a Secret and write --secret-env {name}=SECRET:KEY."
         for name, value in options.env
-        if re.search(_SECRET_NAME, name, re.IGNORECASE) or re.search(_SECRET_VALUE, value)
+        if hide_in_variable(name, value) != value
     ]
     has_store = any(re.search(r"\b(gs|s3|hdfs|viewfs|https?)://", one) for one in options.command)
     keeps_files = options.volumes or has_store or options.cluster_runtime

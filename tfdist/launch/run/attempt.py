@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from tfdist.cluster.tasks import printable
+from tfdist.cluster.tasks import listed, printable
 from tfdist.launch.errors import StartError
 from tfdist.launch.machine.descendants import end_all, wait_for_guardians
 from tfdist.launch.machine.mpi import remove_session_folder
@@ -41,11 +41,11 @@ from tfdist.launch.workers.channel import (
     TOKEN_VARIABLE,
     Channel,
 )
+from tfdist.launch.workers.messages import progress_of
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, WorkerPlan
 from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import LOST_WORKER
-from tfdist.process.progress_file import Progress
 
 # Agents kill their workers at the end of the grace period; this is the time to report it.
 _AFTER_KILL_S = 5.0
@@ -312,21 +312,20 @@ class Attempt:
         newline = "\n"
         give_up_s = self.clock.now_s() + self.start_timeout_s
         while missing := [worker for worker in self.workers if is_missing(worker)]:
-            names = ", ".join(f"{w.plan.name} ({w.plan.host})" for w in missing)
             if self._is_given_up:
-                raise StartError(f"they were stopped before {names} had started")
+                raise StartError(f"they were stopped before {_named(missing)} had started")
             for starter, process in self._started:
                 if process.returncode is not None and any(
                     is_missing(self.workers[index]) for index in starter.workers
                 ):
                     raise StartError(
-                        f"{starter.name} ended with exit code {process.returncode} before {names} "
-                        f"had started.\n{newline.join(self.starter_output())}"
+                        f"{starter.name} ended with exit code {process.returncode} before "
+                        f"{_named(missing)} had started.\n{newline.join(self.starter_output())}"
                     )
             if self.clock.now_s() > give_up_s:
                 raise StartError(
-                    f"{names} did not start within {self.start_timeout_s:g} s. Check that "
-                    "the hosts can be reached and run the same Python at the same path.\n"
+                    f"{_named(missing)} did not start within {self.start_timeout_s:g} s. Check "
+                    "that the hosts can be reached and run the same Python at the same path.\n"
                     f"{newline.join(self.starter_output())}"
                 )
             await self.wait_for_change()
@@ -343,7 +342,7 @@ class Attempt:
             return
         index = self.workers.index(worker)
         worker.channel, worker.heard_s = channel, self.clock.now_s()
-        worker.host = printable(str(hello.get("host", worker.plan.host)), most=_LONGEST_HOST)
+        worker.host = printable(hello["host"], most=_LONGEST_HOST)
         self.changed.set()
         while message := await channel.hear():
             worker = self.workers[index]  # of this start
@@ -360,7 +359,7 @@ class Attempt:
     async def _keep_relay(self, channel: Channel, hello: Mapping[str, Any]) -> None:
         """Notes the variables of a rank, and keeps the connection until the relay closes it."""
         for worker in self.workers:
-            if worker.plan.index == hello.get("index") and worker.plan.replicas:
+            if worker.plan.index == hello["index"] and worker.plan.replicas:
                 worker.rank_environment = hello["environment"]
         self._relays.append(channel)
         self.changed.set()
@@ -371,7 +370,7 @@ class Attempt:
         """Returns the worker of the agent that sent `hello`; None if it is not expected."""
         if hello is None or hello["kind"] != "hello":
             return None
-        index = hello.get("index")
+        index = hello["index"]
         free = [one for one in self.workers if one.plan.index == index and one.channel is None]
         return free[0] if free else None
 
@@ -381,10 +380,10 @@ class Attempt:
             self._on_output(worker.plan.index, message["stream"], message["text"])
         elif kind == "state":
             progress = message["progress"]
-            worker.progress = Progress(**progress) if progress is not None else None
+            worker.progress = None if progress is None else progress_of(progress)
             worker.quiet_s, worker.is_stopped = message["quiet_s"], message["is_stopped"]
         elif kind == "standby":
-            problem = printable(str(message["problem"]))
+            problem = printable(message["problem"])
             self.on_notice(f"{worker.plan.name} starts without its standby: {problem}")
         elif kind == "started":
             worker.pid = message["pid"]
@@ -399,6 +398,11 @@ class Attempt:
 
     def _is_silent(self, worker: WorkerState) -> bool:
         return worker.heard_s is not None and self.clock.now_s() - worker.heard_s > SILENCE_S
+
+
+def _named(workers: Iterable[WorkerState]) -> str:
+    """Returns the names of workers with their hosts, shortened where there are many."""
+    return listed(f"{worker.plan.name} ({worker.plan.host})" for worker in workers)
 
 
 def _with_descendants(pids: Iterable[int]) -> list[psutil.Process]:

@@ -51,7 +51,7 @@ def main(options: RunOptions) -> int:
         plan = make_plan(options, ports=ports.ports, log_dir=log_dir)
     _check_lengths(options, plan)
     if options.dry_run:
-        print(*description(options, plan, verbosity=2), sep="\n")
+        print(*description(options, plan, verbosity=max(1, options.verbosity)), sep="\n")
         return 0
     _check_hosts(options)
     log_dir = make_log_dir(log_dir, must_be_new=options.log_dir is None)

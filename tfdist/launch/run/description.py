@@ -5,34 +5,33 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tfdist.cluster.tasks import printable
 from tfdist.launch.failures.failure import joined_names, numbers_text
 from tfdist.launch.options.run_options import RunOptions
+from tfdist.launch.options.secret_names import HIDDEN, hide_in_command, hide_in_variable
 from tfdist.launch.run.starters import starters_of
 from tfdist.launch.workers.plan import Plan, WorkerPlan
 
 _TITLE = "tfdist topology"
 _HOST_WIDTHS = (253, 24, 12)  # limits to try for the length of a host name; 253 is DNS's limit
 _MOST_LISTED = 8  # more workers than this are described with their number of cores only
+_MOST_COMMANDS = 16  # of more workers only some commands are printed
+_LONGEST_SHOWN = 600  # characters of a command or a value then
+_CUT = " ... "
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 _GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
-
-_SECRET_VARIABLE = re.compile("TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL", re.IGNORECASE)
-_SECRET_OPTION = re.compile(
-    r"(?:--?|.*[-_])(?:token|secret|passwd|password|credentials?|(?:api|access|secret|private)[-_]?key)",
-    re.IGNORECASE,
-)
-_HIDDEN = "***"
 
 
 def description(
     options: RunOptions, plan: Plan, *, verbosity: int, width: int = 100
 ) -> Iterator[str]:
-    """Yields the notices, the topology, smaller sizes and, if asked for, the commands."""
+    """Yields the notices, the topology, smaller sizes and, if asked for, the commands.
+
+    Of many workers only some commands are printed, and long ones in part, unless `verbosity` is 2.
+    """
     yield from (f"tfdist: {notice}" for notice in options.notices)
     if options.print_topology:
         yield topology_text(plan, width)
@@ -44,10 +43,16 @@ def description(
         if options.uses_mpirun:
             yield "# the agents that start the workers are started by"
             for starter in starters_of(plan, options, os.environ):
-                yield command_text(starter.command)
+                command = command_text(starter.command)
+                cut = command if _is_complete(plan, verbosity) else _cut(command)
+                yield cut if cut == command else f"# {cut}"  # In a shell nothing of it is run.
                 if starter.is_mpirun:
                     break
-        yield from command_lines(plan)
+        yield from command_lines(plan, is_complete=_is_complete(plan, verbosity))
+
+
+def _is_complete(plan: Plan, verbosity: int) -> bool:
+    return verbosity > 1 or len(plan.workers) <= _MOST_COMMANDS
 
 
 def topology_text(plan: Plan, width: int) -> str:
@@ -187,54 +192,74 @@ def _for_each(texts: Mapping[str, str]) -> str:
     return f"{text} for each worker" if len(texts) > 1 and text[0].isdigit() else text
 
 
-def command_lines(plan: Plan) -> list[str]:
+def command_lines(plan: Plan, *, is_complete: bool = True) -> list[str]:
     """Returns lines that start each worker by hand when pasted into a terminal.
 
-    Variables that all instances share are exported once. The value of a variable or option is
-    hidden if its name indicates a secret.
+    Variables that all instances share are exported once. Secrets are hidden. Without `is_complete`
+    the first two instances and the last one stand for all, and long values are cut.
     """
     alone = [w for w in plan.workers if not w.replicas]
     instances = [w for w in plan.workers if w.replicas]
-    shared: dict[str, str] = {}
-    if len(instances) > 1:
-        first, *others = [w.environment for w in instances]
-        shared = {
-            name: value
-            for name, value in first.items()
-            if all(other.get(name) == value for other in others)
-        }
+    shared = _shared_variables(instances)
     lines: list[str] = []
     # Workers outside the instances come first, because the exports below do not apply to them.
-    for workers, exported in ((alone, {}), (instances, shared)):
-        if exported:
-            names = joined_names(worker.name for worker in workers)
-            lines += [f"# {names}", f"export {_assignments(exported)}"]
-        for worker in workers:
-            own = {k: v for k, v in worker.environment.items() if k not in exported}
-            log = shlex.quote(printable(str(worker.log_path)))
-            lines.append(f"# {worker.name} on {worker.host}, log: {log}")
-            lines.append(f"{_assignments(own)} {command_text(worker.command)}".lstrip())
-    if any(_HIDDEN in line for line in lines):
-        lines.append(f"# {_HIDDEN} stands for a secret")
+    for worker in alone:
+        lines += _worker_lines(worker, {}, is_complete)
+    if shared:
+        names = joined_names(worker.name for worker in instances)
+        lines += [f"# {names}", f"export {_assignments(shared)}"]
+    shown = instances if is_complete else instances[:2]
+    for worker in shown:
+        lines += _worker_lines(worker, shared, is_complete)
+    if not is_complete:
+        names = joined_names(worker.name for worker in instances[2:-1])
+        lines.append(f"# {names}: the same, each with its own numbers")
+        lines += _worker_lines(instances[-1], shared, is_complete)
+        lines.append(f"#{_CUT}stands for what is left out; -vv prints all of it")
+    if any(HIDDEN in line for line in lines):
+        lines.append(f"# {HIDDEN} stands for a secret")
     return lines
 
 
+def _shared_variables(workers: Sequence[WorkerPlan]) -> dict[str, str]:
+    """Returns the variables that all of several workers have in common."""
+    if len(workers) < 2:
+        return {}
+    first, *others = [worker.environment for worker in workers]
+    return {
+        name: value
+        for name, value in first.items()
+        if all(other.get(name) == value for other in others)
+    }
+
+
+def _worker_lines(
+    worker: WorkerPlan, exported: Mapping[str, str], is_complete: bool
+) -> tuple[str, str]:
+    own = {k: v for k, v in worker.environment.items() if k not in exported}
+    shown = own if is_complete else {name: _cut(value) for name, value in own.items()}
+    log = shlex.quote(printable(str(worker.log_path)))
+    command = f"{_assignments(shown)} {command_text(worker.command)}".lstrip()
+    return (
+        f"# {worker.name} on {worker.host}, log: {log}",
+        command if shown == own else f"# {command}",  # In a shell nothing of it is run.
+    )
+
+
+def _cut(text: str) -> str:
+    """Returns a text without its middle, if it is long."""
+    if len(text) <= _LONGEST_SHOWN:
+        return text
+    return f"{text[: _LONGEST_SHOWN // 2]}{_CUT}{text[-_LONGEST_SHOWN // 4 :]}"
+
+
 def command_text(command: Sequence[str]) -> str:
-    """Returns a command as it is typed into a shell, with the values of secret options hidden."""
-    shown: list[str] = []
-    for word in command:
-        name, equals, _ = word.partition("=")
-        if shown and shown[-1].startswith("-") and _SECRET_OPTION.fullmatch(shown[-1]):
-            shown.append(_HIDDEN)
-        elif equals and _SECRET_OPTION.fullmatch(name):
-            shown.append(f"{name}={_HIDDEN}")
-        else:
-            shown.append(word)
-    return shlex.join(shown)
+    """Returns a command as it is typed into a shell, with its secrets hidden."""
+    return shlex.join(hide_in_command(command))
 
 
 def _assignments(variables: Mapping[str, str]) -> str:
     return " ".join(
-        f"{name}={shlex.quote(_HIDDEN if _SECRET_VARIABLE.search(name) else value)}"
+        f"{name}={shlex.quote(hide_in_variable(name, value))}"
         for name, value in sorted(variables.items())
     )

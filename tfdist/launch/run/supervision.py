@@ -60,7 +60,7 @@ from pathlib import Path
 
 from tfdist.cluster.tasks import listed
 from tfdist.launch.errors import StartError
-from tfdist.launch.failures.failure import Failure, worker_tag
+from tfdist.launch.failures.failure import Failure, joined_names, worker_tag
 from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
@@ -432,7 +432,7 @@ class Supervision:
             starts_again = failure is not None and self._why_over(failure) is None
             attempt.ask_to_stop(grace_s, _IN_STEP_GRACE_S if starts_again else float("inf"))
             if stopped and failure is not None:
-                names = ", ".join(worker.plan.name for worker in stopped)
+                names = joined_names(worker.plan.name for worker in stopped)
                 self._say(f"{failure.name} has failed; stopping {names}")
             await attempt.wait_until_gone(lambda: self._stop.kill_at_s)
         self._stop.end_grace()

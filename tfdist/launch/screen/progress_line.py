@@ -29,6 +29,7 @@ _BOLD, _ALERT, _DONE, _TO_DO = "bold", "yellow", "green", "bright_black"
 _GAP = Text("  ")
 _LEAVING = ("stopping", "leaving", "ended")
 _PREFIX = "tfdist: "
+_CUT, _NARROWEST = "...", 40
 
 
 class ProgressLine:
@@ -161,7 +162,12 @@ def progress_text(
         wide = min(room - 2, _BAR_WIDTHS[1])
         done = math.floor(min(1.0, step / total) * wide)
         fields["bar"] = Text.assemble(("━" * done, _DONE), ("─" * (wide - done), _TO_DO))
-    return _joined(_GAP, fields.values())
+    line = _joined(_GAP, fields.values())
+    most = max(width, _NARROWEST)
+    if line.cell_len > most:  # Many workers may be in trouble, each in another.
+        line.truncate(most - len(_CUT))
+        line.append(_CUT)
+    return line
 
 
 def _joined(separator: Text, texts: Iterable[str | Text]) -> Text:

@@ -210,12 +210,22 @@ class Standby:
         except TimeoutError:
             self.problem = f"it was not ready after {self._connection.gettimeout():g} s"
             return {}
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             return {}
-        return json.loads(line) if line else {}
+        return parse_answer(line)
 
     def _output(self, stream: str) -> Path:
         return self._folder / f"standby-{stream}"
+
+
+def parse_answer(line: str) -> Mapping[str, int]:
+    """Returns a message of the standby; an empty one if the line is none."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    is_sound = isinstance(answer, dict) and all(isinstance(one, int) for one in answer.values())
+    return answer if is_sound else {}
 
 
 def can_stand_by(command: Sequence[str], python: str) -> bool:

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdist.cluster.rendezvous.sockets import retry_each_second
+from tfdist.launch.workers.messages import parse_message
 
 BEAT_S = 0.5
 SILENCE_S = 20.0
@@ -84,11 +85,7 @@ class Channel:
             return None
         if not line.endswith(b"\n"):
             return None
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):  # RecursionError: thousands of brackets
-            return None
-        return message if isinstance(message, dict) and "kind" in message else None
+        return parse_message(line)
 
     def is_answered(self) -> bool:
         """Returns whether the other side's machine takes what was sent lately.

@@ -13,6 +13,7 @@ exchange rank 0's addresses through Horovod, once:
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import json
 import secrets
@@ -22,20 +23,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
-import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.rendezvous.membership import Membership
+from tfdist.cluster.rendezvous.membership import STALL_TIMEOUT, Membership
+from tfdist.cluster.rendezvous.newcomers import MOST_STRANGERS, Newcomers, Unfinished
 from tfdist.cluster.rendezvous.protocol import (
     Member,
     RendezvousError,
     different_versions,
     installed_versions,
 )
+from tfdist.process.endings import print_to_stderr
 
 _CONNECT_LIMIT_S = 2.0
 _LIMIT_S = 10.0
 _HELLO_LIMIT_S = 2.0
 _HELLO_MAX_BYTES = 200
+_LOOK_S = 0.1
+_MOST_NAMED = 4
 _GO = b"go\n"
 
 
@@ -48,7 +52,7 @@ def join_ranks(
     ranks, and returns those of all, in the order of ranks.
 
     Returns:
-      This rank's connections; None if a rank cannot reach rank 0.
+      This rank's connections; None if a rank cannot reach rank 0, which rank 0 says in one line.
 
     Raises:
       RendezvousError: If a rank has other versions of tfdist or TensorFlow than rank 0.
@@ -68,14 +72,7 @@ def join_ranks(
             connections = _accept_all(listener, len(offers), offers[0]["key"])
         else:
             connections = _connect(rank, offers[0])
-    if connections is None:
-        if rank == 0:
-            v1.logging.warning(
-                "Not all ranks can reach rank 0 on a port of its own, so none can name a rank that "
-                "is stopped. Is there a firewall between the hosts?"
-            )
-        return None
-    return Membership(members, rank, connections)
+    return None if connections is None else Membership(members, rank, connections)
 
 
 def check_versions(members: Sequence[Member], installed: Sequence[str]) -> None:
@@ -108,40 +105,64 @@ def _own_addresses() -> list[str]:
 
 
 def _accept_all(listener: socket.socket, size: int, key: str) -> dict[int, socket.socket] | None:
-    """Returns the connections of all other ranks, after "go"; None if one does not come in time."""
+    """Returns the connections of all other ranks, after "go"; None if one does not come in time.
+
+    Strangers are dropped, and delay no rank.
+    """
     joined: dict[int, socket.socket] = {}
+    newcomers = Newcomers(
+        [listener],
+        functools.partial(read_hello, size=size, key=key.encode()),
+        limit_s=_HELLO_LIMIT_S,
+        most_bytes=_HELLO_MAX_BYTES,
+        most=size + MOST_STRANGERS,
+    )
     until_s = time.monotonic() + _LIMIT_S
-    while len(joined) < size - 1 and (left_s := until_s - time.monotonic()) > 0:
-        listener.settimeout(left_s)
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            continue
-        rank = _read_hello(connection, key)
-        if rank is None or rank in joined or not 0 < rank < size:
+    with contextlib.closing(newcomers):
+        while len(joined) < size - 1 and time.monotonic() < until_s:
+            for admitted in newcomers.look(_LOOK_S):
+                if admitted.message in joined:
+                    admitted.connection.close()
+                else:
+                    joined[admitted.message] = admitted.connection
+    missing = [rank for rank in range(1, size) if rank not in joined]
+    for connection in joined.values():
+        if missing:
             connection.close()
         else:
-            joined[rank] = connection
-    is_complete = len(joined) == size - 1
-    for connection in joined.values():
-        if is_complete:
             with contextlib.suppress(OSError):  # It has just ended, which the membership notices.
                 connection.sendall(_GO)
-        else:
-            connection.close()
-    return joined if is_complete else None
+    if missing:
+        print_to_stderr(_no_watch(missing, size, str(listener.getsockname()[1])))
+    return None if missing else joined
 
 
-def _read_hello(connection: socket.socket, key: str) -> int | None:
-    """Returns the rank of the process that connects; None if it does not know the key."""
-    connection.settimeout(_HELLO_LIMIT_S)
-    try:
-        words = connection.recv(_HELLO_MAX_BYTES).decode("ascii", "replace").split()
-    except OSError:
+def read_hello(received: bytes, *, size: int, key: bytes) -> int | Unfinished | None:
+    """Returns the rank in the bytes of a newcomer; None if it does not know the key.
+
+    A rank sends all in one small message.
+    """
+    words = received.split()
+    if not words or (len(words) == 1 and len(received) <= len(key) + 1):
+        return Unfinished()
+    # Digits of other scripts are none to `bytes`.
+    if len(words) != 2 or not hmac.compare_digest(words[0], key) or not words[1].isdigit():
         return None
-    if len(words) != 2 or not hmac.compare_digest(words[0], key) or not words[1].isdecimal():
-        return None
-    return int(words[1])
+    rank = int(words[1]) if len(words[1]) <= len(str(size)) else 0
+    return rank if 0 < rank < size else None
+
+
+def _no_watch(missing: Sequence[int], size: int, port: str) -> str:
+    """Returns the line about ranks that did not connect to rank 0, and what is lost by it."""
+    named = ", ".join(str(rank) for rank in missing[:_MOST_NAMED])
+    if len(missing) > _MOST_NAMED:
+        named += f" and {len(missing) - _MOST_NAMED} more"
+    return (
+        f"The ranks do not watch each other: of {size} ranks, {named} did not connect to rank 0 on "
+        f"port {port} within {_LIMIT_S:g} s. A rank that is stopped or hangs is not named, and the "
+        f"others wait for it without a limit; {STALL_TIMEOUT} has no effect. Is there a firewall "
+        "between the hosts?"
+    )
 
 
 def _connect(rank: int, offer: dict[str, Any]) -> dict[int, socket.socket] | None:
