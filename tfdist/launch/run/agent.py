@@ -190,7 +190,8 @@ class Agent:
             return forked
         if self._standby.problem:
             self._channel.say("standby", problem=self._standby.problem)
-        return self._program.start(subprocess.PIPE, subprocess.PIPE)
+        program = self._standby.observed(self._program) if self._keeps_standby else self._program
+        return program.start(subprocess.PIPE, subprocess.PIPE)
 
     def _spared(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
