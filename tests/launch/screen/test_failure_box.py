@@ -221,6 +221,20 @@ def test_advice_follows_the_signal_in_an_exit_code_or_a_sign_in_the_output(faile
     assert advice(failed(code=1)) == ""
 
 
+def test_each_way_to_miss_tf_estimator_or_tf_contrib_has_its_advice(failed: Failed) -> None:
+    for error in (
+        "AttributeError: module 'tensorflow' has no attribute '{}'",
+        "AttributeError: module 'tensorflow.compat.v1' has no attribute '{}'",
+        "ModuleNotFoundError: No module named 'tensorflow.{}'",
+        "ImportError: cannot import name '{}' from 'tensorflow' (tensorflow/__init__.py)",
+    ):
+        assert "enable_compat()" in advice(failed(log_tail=(error.format("estimator"),)))
+        said = advice(failed(log_tail=(error.format("contrib"),)))
+        assert "ended with TensorFlow 1" in said
+    other = "AttributeError: module 'tensorflow' has no attribute 'estimators'"
+    assert advice(failed(log_tail=(other,))) == ""
+
+
 def test_the_messages_of_tensorflow_without_a_gpu_give_no_advice(failed: Failed) -> None:
     head = "E0000 00:00:1795387127.837629    7494 cuda_platform.cc:52] failed call to cuInit: "
     no_driver = f"{head}INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)"
