@@ -67,6 +67,7 @@ from tfdist.launch.machine.processes import stop_signals
 from tfdist.launch.machine.remote_hosts import call_on_hosts, lost_hosts
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.attempt import Attempt
+from tfdist.launch.run.contact import strangers_text
 from tfdist.launch.run.description import description
 from tfdist.launch.run.interruptions import Interruptions
 from tfdist.launch.run.membership import instances_by_host, resized, smaller_run
@@ -153,6 +154,7 @@ class Supervision:
             on_stranger=self._note_stranger,
         )
         self._has_reported_strangers = False
+        self._has_said_nobody_met = False
 
     async def run(self) -> int:
         """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
@@ -405,6 +407,8 @@ class Supervision:
                 screen.update(now_s)
                 line.update(now_s, worker_snapshots(attempt.workers, now_s))
             self._interruptions.note(attempt.workers, now_s)
+            if not self._has_said_nobody_met:
+                self._has_said_nobody_met = self._says_nobody_met(has_ended=False)
             verdict = judge(
                 attempt.workers,
                 now_s,
@@ -476,6 +480,8 @@ class Supervision:
         if self._stop.number is None:
             if end.verdict.exit_code != 0:
                 self._say(end.verdict.detail or "the workers were asked to stop, and exited")
+            else:
+                self._says_nobody_met(has_ended=True)
             return end.verdict.exit_code
         name = signal.Signals(self._stop.number).name
         took = f"after {self._stop.lasts_s(self._clock.now_s()):.1f} of {self._options.grace_s:g} s"
@@ -487,6 +493,12 @@ class Supervision:
             )
         self._say(f"stopped by {name}{self._stop.why}; {ended}")
         return self._stop.exit_code
+
+    def _says_nobody_met(self, *, has_ended: bool) -> bool:
+        text = strangers_text(self._attempt.workers, self._options.engine, has_ended=has_ended)
+        if text:
+            self._say(text)
+        return bool(text)
 
     def _show_box(self, end: _End) -> None:
         assert end.failure is not None

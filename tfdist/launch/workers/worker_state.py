@@ -30,6 +30,8 @@ class WorkerState:
       progress: Its training progress; None if its program does not report any.
       quiet_s: Seconds since its progress last changed; None if its program does not report any.
       is_stopped: True if one of its processes was stopped (SIGSTOP).
+      alone_s: Seconds for which it has had TensorFlow, and no contact with other workers.
+      has_horovod: Whether it has loaded Horovod, as far as that was looked for.
       code: Its exit code, or minus the number of the signal that ended it; None while it runs.
       is_gone: True once its agent has reported that no process of it is left.
       is_lost: True if its agent's connection closed before the agent reported "gone".
@@ -49,6 +51,8 @@ class WorkerState:
     progress: Progress | None = None
     quiet_s: float | None = None
     is_stopped: bool = False
+    alone_s: float = 0.0
+    has_horovod: bool = False
     code: int | None = None
     ended_s: float | None = None
     is_gone: bool = False

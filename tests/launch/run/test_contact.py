@@ -1,0 +1,126 @@
+"""Workers that train alone are told so, whatever their program is; those that meet are not."""
+
+import json
+import mmap
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdist.launch.run.contact import Contact, port_of, strangers_text
+from tfdist.testing.run import wait_until
+
+Launch = Callable[..., Any]
+
+# Has a library of TensorFlow, as after its import, until the test has seen a line.
+ALONE = """
+import mmap
+library = here / f"libtensorflow_framework-{index}.so.2"
+library.write_text("its code")
+mapped = mmap.mmap(os.open(library, os.O_RDONLY), 0, prot=mmap.PROT_READ)
+wait_for("end")
+"""
+AT_ONCE = "import tfdist.launch.run.contact as c\nc.PATIENCE_S = c._LEAST_S = 0.1\n"
+
+
+@pytest.mark.processes
+def test_workers_that_train_alone_are_told_what_to_write(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(AT_ONCE)
+    environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[3]}"}
+    said = tmp_path / "said"
+    with said.open("w") as file:
+        run = launch(ALONE, environ=environ, stderr=file)
+    assert wait_until(lambda: "have not met yet" in said.read_text(), 60)
+    (tmp_path / "run-0" / "end").touch()
+    assert run.wait() == 0
+    lines = [line for line in said.read_text().splitlines() if "have not met" in line]
+    fix = (
+        "Write strategy = tfdist.strategies.strategy_for_run(), and make and compile the model in "
+        "`with strategy.scope():`."
+    )
+    assert lines == [
+        f"tfdist: the 2 workers have not met yet: each trains alone. {fix}",
+        f"tfdist: the 2 workers have not met: each trained alone. {fix}",
+    ]
+
+
+@contextmanager
+def library(folder: Path, name: str) -> Iterator[None]:
+    """Maps a file of this name into this process, as a loaded library is."""
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("its code")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        yield
+
+
+def tf_config(port: int) -> dict[str, str]:
+    cluster = {"worker": ["127.0.0.1:1", f"127.0.0.1:{port}"]}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})}
+
+
+def test_a_worker_is_alone_from_tensorflow_on_until_it_listens_on_its_port(tmp_path: Path) -> None:
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        contact = Contact(tf_config(own.getsockname()[1]), is_rank=False)
+        contact.look([os.getpid()], 10.0)
+        assert contact.alone_s(20.0) == 0.0
+        with library(tmp_path, "libtensorflow_framework.so.2"):
+            contact.look([os.getpid()], 20.0)
+            contact.listen()
+            assert contact.alone_s(25.0) == 5.0
+            own.listen()
+            contact.listen()
+            assert contact.alone_s(25.0) == 0.0
+            contact.look([os.getpid()], 30.0)
+            assert contact.alone_s(35.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "is_rank", "is_alone"),
+    [
+        ("horovod/mpi_lib.so", True, False),
+        ("horovod/mpi_lib.so", False, True),
+        ("libtorch_cpu.so", False, False),
+        ("other.so", True, True),
+    ],
+)
+def test_a_rank_with_horovod_is_not_alone_and_no_program_of_another_framework(
+    tmp_path: Path, name: str, is_rank: bool, is_alone: bool
+) -> None:
+    contact = Contact({}, is_rank=is_rank)
+    with library(tmp_path, "libtensorflow_framework.so.2"), library(tmp_path, name):
+        contact.look([os.getpid()], 1.0)
+    assert (contact.alone_s(2.0) > 0.0) == is_alone
+    assert contact.has_horovod == name.startswith("horovod/")
+
+
+def test_a_program_that_has_its_own_tf_config_has_no_port() -> None:
+    for text in ("", "{}", "[]", '{"task": {"type": "worker", "index": 9}, "cluster": {}}'):
+        assert port_of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("others", "has_ended", "expected"),
+    [
+        ({"alone_s": 31.0}, False, "have not met yet: each trains alone. Write"),
+        ({"alone_s": 29.0}, False, ""),
+        ({"alone_s": 6.0}, True, "have not met: each trained alone. Write"),
+        ({"alone_s": 1.0}, True, ""),
+        ({"alone_s": 31.0, "step": 3}, True, ""),
+        ({"alone_s": 31.0, "is_evaluator": True}, True, ""),
+        ({"alone_s": 31.0, "has_horovod": True}, False, "start it with --engine horovod."),
+    ],
+)
+def test_only_workers_that_all_train_alone_are_strangers(
+    make_worker: Callable[..., Any], others: dict[str, Any], has_ended: bool, expected: str
+) -> None:
+    workers = [make_worker(alone_s=40.0, has_horovod=True), make_worker(**others)]
+    said = strangers_text(workers, "grpc", has_ended=has_ended)
+    assert expected in said and bool(said) == bool(expected)
+    if "horovod" in expected:
+        assert "Write strategy" in strangers_text(workers, "horovod", has_ended=has_ended)
