@@ -10,14 +10,13 @@ function as well as a package: `tfdist.launch(train, num_instances=2)`.
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdist.process import horovod_keras, open_mpi
 
 if TYPE_CHECKING:
-    launch: Callable[..., list[Any]]  # The package of this name can be called.
+    from tfdist.launch.functions.launch import launch  # The package of this name can be called.
 
 os.environ.update(open_mpi.missing_variables(os.environ, Path(sys.prefix)))
 horovod_keras.refuse_keras_3()

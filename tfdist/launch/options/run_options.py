@@ -13,6 +13,7 @@ from tfdist.launch.options.declaration import BOOLEAN, Group, flag, option
 from tfdist.launch.options.hosts import THIS_MACHINE, Host, is_this_machine
 from tfdist.launch.options.shared_options import (
     FAILURES,
+    NUM_INSTANCES,
     SIZE,
     START_TIMEOUT_DEFAULT,
     START_TIMEOUT_HELP,
@@ -61,6 +62,7 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
     num_instances: int = option(
         whole_number(1),
         "worker processes",
+        *NUM_INSTANCES,
         default=1,
         shown_default="1, or the sum of the hosts' slots",
         group=SIZE,
