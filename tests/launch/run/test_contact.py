@@ -1,9 +1,10 @@
 """Workers that train alone are told so, whatever their program is; those that meet are not."""
 
 import json
-import mmap
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ library.write_text("its code")
 mapped = mmap.mmap(os.open(library, os.O_RDONLY), 0, prot=mmap.PROT_READ)
 wait_for("end")
 """
+TENSORFLOW = "libtensorflow_framework.so.2"
 AT_ONCE = "import tfdist.launch.run.contact as c\nc.PATIENCE_S = c._LEAST_S = 0.1\n"
 
 
@@ -48,14 +50,28 @@ def test_workers_that_train_alone_are_told_what_to_write(launch: Launch, tmp_pat
     ]
 
 
+# Maps files, as loaded libraries are. This process may have TensorFlow from another test.
+MAPPING = """
+import mmap, os, sys
+for name in sys.argv[1:]:
+    globals()[name] = mmap.mmap(os.open(name, os.O_RDONLY), 0, prot=mmap.PROT_READ)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
 @contextmanager
-def library(folder: Path, name: str) -> Iterator[None]:
-    """Maps a file of this name into this process, as a loaded library is."""
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("its code")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
-        yield
+def program(folder: Path, *names: str) -> Iterator[int]:
+    """Starts a program with libraries of these names; yields its process id."""
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("its code")
+    command = [sys.executable, "-S", "-c", MAPPING, *names]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=folder, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process.pid
 
 
 def tf_config(port: int) -> dict[str, str]:
@@ -63,23 +79,28 @@ def tf_config(port: int) -> dict[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})}
 
 
+@pytest.mark.processes
 def test_a_worker_is_alone_from_tensorflow_on_until_it_listens_on_its_port(tmp_path: Path) -> None:
     with socket.socket() as own:
         own.bind(("127.0.0.1", 0))
         contact = Contact(tf_config(own.getsockname()[1]), is_rank=False)
-        contact.look([os.getpid()], 10.0)
+        with program(tmp_path) as pid:
+            contact.look([pid], 10.0)
         assert contact.alone_s(20.0) == 0.0
-        with library(tmp_path, "libtensorflow_framework.so.2"):
-            contact.look([os.getpid()], 20.0)
+        assert [contact.is_importing(8.0, now_s) for now_s in (17.0, 19.0)] == [True, False]
+        with program(tmp_path, TENSORFLOW) as pid:
+            contact.look([pid], 20.0)
             contact.listen()
             assert contact.alone_s(25.0) == 5.0
+            assert [contact.is_importing(8.0, now_s) for now_s in (24.0, 26.0)] == [True, False]
             own.listen()
             contact.listen()
-            assert contact.alone_s(25.0) == 0.0
-            contact.look([os.getpid()], 30.0)
-            assert contact.alone_s(35.0) == 0.0
+            contact.look([pid], 30.0)
+        assert contact.alone_s(35.0) == 0.0
+        assert not contact.is_importing(8.0, 9.0)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("name", "is_rank", "is_alone"),
     [
@@ -93,8 +114,8 @@ def test_a_rank_with_horovod_is_not_alone_and_no_program_of_another_framework(
     tmp_path: Path, name: str, is_rank: bool, is_alone: bool
 ) -> None:
     contact = Contact({}, is_rank=is_rank)
-    with library(tmp_path, "libtensorflow_framework.so.2"), library(tmp_path, name):
-        contact.look([os.getpid()], 1.0)
+    with program(tmp_path, TENSORFLOW, name) as pid:
+        contact.look([pid], 1.0)
     assert (contact.alone_s(2.0) > 0.0) == is_alone
     assert contact.has_horovod == name.startswith("horovod/")
 

@@ -251,12 +251,14 @@ print("parent:", psutil.Process().parent().name(), "grpc" in sys.modules)
 
 
 def test_worker_0_of_an_estimator_over_grpc_uses_its_standby(
-    launch: Launch, tmp_path: Path
+    launch: Launch, tmp_path: Path, break_agents: Callable[[str], dict[str, str]]
 ) -> None:
+    patience = "from tfdist.launch.standby import standby as s; s._READY_LIMIT_S = 120"
     (tmp_path / "run-0").mkdir()
     (tmp_path / "run-0" / "train.py").write_text(ESTIMATOR)
-    run = launch((sys.executable, "train.py"), "--max-restarts", "1")
-    assert run.wait() == 0, run.err
+    command = (sys.executable, "train.py")
+    run = launch(command, "--max-restarts", "1", environ=break_agents(patience))
+    assert run.wait(200) == 0, run.err
     assert "restart 1 of 1: worker 0 failed (exit code 3)" in run.err
     assert "without its standby" not in run.err and "left to the program" not in run.err
     assert "parent: tfdist-standby True" in run.log("worker-0")

@@ -115,6 +115,7 @@ class Agent:
             command=command, cwd=start["cwd"], environment=environment, cores=cores
         )
         self._contact = Contact(environment, is_rank=start["is_rank"])
+        self._started_s = clock.now_s()
         self._grace_s = float(start["grace_s"])
         self._clock = clock
         self._kill_at_s = float("inf")  # on the observed clock, as all times here
@@ -184,7 +185,10 @@ class Agent:
         return was_killed
 
     async def _start_worker(self) -> subprocess.Popen[bytes] | ForkedWorker:
-        forked = await self._standby.fork(self._program)
+        forking = asyncio.create_task(self._standby.fork(self._program))
+        while not (await asyncio.wait([forking], timeout=BEAT_S))[0]:
+            self._say_state(is_stopped=False)  # A standby that still imports takes seconds.
+        forked = forking.result()
         if forked is not None:
             for stream in ("out", "err"):  # a new process would have printed it as well
                 if text := self._standby.output(stream):
@@ -256,7 +260,14 @@ class Agent:
             quiet_s=quiet_s,
             alone_s=self._contact.alone_s(self._clock.now_s()),
             has_horovod=self._contact.has_horovod,
+            is_importing=progress is None and self._is_importing(),
         )
+
+    def _is_importing(self) -> bool:
+        program = os.path.basename(self._program.command[0])
+        if not program.startswith("python") or isinstance(self._worker, ForkedWorker):
+            return False
+        return self._contact.is_importing(self._started_s, self._clock.now_s())
 
     def _living(self) -> list[psutil.Process]:
         return self._descendants([self._worker.pid] if self._worker else ())

@@ -384,6 +384,7 @@ class Attempt:
             worker.progress = Progress(**progress) if progress is not None else None
             worker.quiet_s, worker.is_stopped = message["quiet_s"], message["is_stopped"]
             worker.alone_s, worker.has_horovod = message["alone_s"], message["has_horovod"]
+            worker.is_importing = message["is_importing"]
         elif kind == "standby":
             problem = printable(str(message["problem"]))
             self.on_notice(f"{worker.plan.name} starts without its standby: {problem}")

@@ -18,6 +18,8 @@ from tfdist.launch.workers.worker_state import WorkerState
 PATIENCE_S = 30.0
 # A program that has ended earlier may have met others between two looks.
 _LEAST_S = 5.0
+# A program of Python imports TensorFlow first, which takes about so long once its library is there.
+_BEFORE_LIBRARY_S, _AFTER_LIBRARY_S = 10.0, 5.0
 _TENSORFLOW, _HOROVOD = "libtensorflow", "/horovod/"
 # A program that trains with PyTorch may have TensorFlow for TensorBoard only.
 _OTHER_FRAMEWORK = "libtorch"
@@ -42,6 +44,12 @@ class Contact:
     def alone_s(self, now_s: float) -> float:
         """Returns for how long the worker has had TensorFlow, and no contact with others."""
         return 0.0 if self._alone_since_s is None else now_s - self._alone_since_s
+
+    def is_importing(self, started_s: float, now_s: float) -> bool:
+        """Returns whether a new process of Python probably still imports TensorFlow."""
+        if self._alone_since_s is None:
+            return not self._has_met and now_s - started_s < _BEFORE_LIBRARY_S
+        return now_s - self._alone_since_s < _AFTER_LIBRARY_S
 
     def look(self, pids: Iterable[int], now_s: float) -> None:
         """Looks at the libraries of the worker's processes; it takes milliseconds."""
