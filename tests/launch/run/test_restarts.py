@@ -59,6 +59,7 @@ NAN = "tensorflow...NanLossDuringTrainingError: NaN loss during training."
             None,
         ),
         ({"exception": "KeyError: 1", "has_trained": False}, None, "before the first step"),
+        ({"exception": "SyntaxError: invalid syntax"}, None, "an error in the program's text"),
         ({"exception": "KeyError: 1", "has_trained": True, "step": 3}, None, None),
         ({"has_trained": False}, None, None),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from tfdist.launch.failures.advice import advice
@@ -80,6 +81,24 @@ def test_a_nan_loss_is_not_answered_by_a_restart(failed: Failed) -> None:
     assert "lower the learning rate" in shown
     assert "LossScaleOptimizer" in shown
     assert "--max-restarts" not in shown
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_advised"),
+    [
+        ({"exception": ""}, True),
+        ({"exception": "SyntaxError: invalid syntax", "after_s": 600.0}, False),
+        ({"exception": "KeyError: 1"}, False),
+        ({"exception": "KeyError: 1", "after_s": 600.0}, True),
+        ({"exception": "KeyError: 1", "has_trained": True}, True),
+        ({"exception": "KeyError: 1", "has_trained": False, "after_s": 600.0}, False),
+    ],
+)
+def test_restarts_are_proposed_where_one_may_help(
+    failed: Failed, facts: dict[str, Any], is_advised: bool
+) -> None:
+    shown = drawn(failed(**facts), Aftermath(num_workers=1), width=100)
+    assert ("With --max-restarts N" in shown) == is_advised
 
 
 def test_a_worker_that_mpi_ended_without_a_word_has_the_reason_of_mpirun(failed: Failed) -> None:

@@ -47,6 +47,10 @@ _CODE_MEANINGS = {
 }
 _SHELL_SIGNAL_OFFSET = 128  # a shell or mpirun reports signal n as exit code 128 + n
 
+_OF_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
+# A program that reports no steps, and has run for so long, has probably trained.
+_TRAINED_S = 60.0
+
 _PREFIX = "worker "
 _MOST_LISTED = 8
 _MOST_RUNS = 4
@@ -94,6 +98,8 @@ def why_permanent(failure: Failure, earlier: Failure | None) -> str:
     """
     if failure.kind != "exited" or failure.code in (LOST_WORKER, PORT_TAKEN):
         return ""
+    if _kind_of(failure.exception) in _OF_SYNTAX:
+        return "an error in the program's text, which a restart would repeat"
     if failure.exception and failure.has_trained is False:
         return "an exception before the first step, which a restart would repeat"
     if earlier is None or (failure.step is None and not failure.exception):
@@ -102,6 +108,17 @@ def why_permanent(failure: Failure, earlier: Failure | None) -> str:
         return ""
     where = "" if failure.step is None else f" at step {failure.step}"
     return f"it failed twice in the same way{where}, so a restart would fail again"
+
+
+def may_pass(failure: Failure) -> bool:
+    """Returns whether another start, from the last checkpoint, may go beyond this failure."""
+    has_begun = failure.has_trained or failure.after_s >= _TRAINED_S
+    return not why_permanent(failure, None) and (has_begun or not failure.exception)
+
+
+def _kind_of(exception: str) -> str:
+    """Returns the class of an exception's line, like "KeyError", without its module."""
+    return exception.partition(":")[0].rpartition(".")[2]
 
 
 def _facts(failure: Failure) -> tuple[object, ...]:

@@ -76,7 +76,7 @@ from tfdist.launch.run.starters import relay_starter, remote_shell, starters_of
 from tfdist.launch.run.stop_request import StopRequest
 from tfdist.launch.run.verdict import is_new_port_needed, judge, why_no_restart, with_cause
 from tfdist.launch.screen.error_excerpt import exception_line
-from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text
+from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text, whole_error
 from tfdist.launch.screen.output import Screen
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.size_change import going_on_text, lost_text, step_text, too_few_text
@@ -348,6 +348,7 @@ class Supervision:
             is_tagged=options.tag_output,
             joined=[w.index for w in plan.workers if w.replicas and options.output == "changes"],
             hides_startup_lines=options.verbosity == 0,
+            holds_errors=options.verbosity == 0,
         )
         logs = RunLogs(plan, self._say)
 
@@ -370,12 +371,14 @@ class Supervision:
             if self._lost_hosts:  # Workers that have not started could not be asked to save.
                 joining = asyncio.create_task(self._take_in_hosts())
             verdict = await self._watch(line, screen, logs)
-            with self._shown():
-                screen.update(float("inf"))  # before what is said about a failure
             verdict = with_cause(
                 verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
             )
             failure = None if verdict.worker is None else self._failure(verdict, logs)
+            with self._shown():
+                if failure is not None:
+                    screen.end_with(self._error_in_box(failure))
+                screen.update(float("inf"))  # before what is said about a failure
             end = await self._stop_all(verdict, failure)
             return end
         finally:
@@ -499,6 +502,11 @@ class Supervision:
         if text:
             self._say(text)
         return bool(text)
+
+    def _error_in_box(self, failure: Failure) -> str:
+        """Returns the error that the failure box will show; "" if there may be none."""
+        is_over = self._why_over(failure) is not None and self._options.min_instances is None
+        return whole_error(failure, width=self._terminal.width) if is_over else ""
 
     def _show_box(self, end: _End) -> None:
         assert end.failure is not None
