@@ -44,9 +44,9 @@ def test_a_program_that_goes_on_has_its_lines_unchanged() -> None:
     for line in ("INFO:tensorflow:step 3", "WARNING: again", "2026-11-03 12:00 retry"):
         assert held().add(0, line, 2.0) == [*TRACEBACK, line]
     errors = held()
-    assert errors.overdue(5.9) == {}
-    assert errors.overdue(6.0) == {0: TRACEBACK}
-    assert errors.add(0, "after", 7.0) == ["after"]
+    assert errors.overdue(10.9) == {}
+    assert errors.overdue(11.0) == {0: TRACEBACK}
+    assert errors.add(0, "after", 12.0) == ["after"]
     assert held().take(0) == TRACEBACK  # It ended, and the run did not fail.
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from tfdist.process.endings import COMES_AGAIN
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
     CANNOT_RUN,
@@ -102,6 +103,8 @@ def why_permanent(failure: Failure, earlier: Failure | None) -> str:
         return "an error in the program's text, which a restart would repeat"
     if failure.exception and failure.has_trained is False:
         return "an exception before the first step, which a restart would repeat"
+    if any(COMES_AGAIN in line for line in failure.log_tail):
+        return "its numbers come from the last checkpoint, so a restart would end in the same way"
     if earlier is None or (failure.step is None and not failure.exception):
         return ""
     if _facts(failure) != _facts(earlier):

@@ -4,7 +4,7 @@ worker prints       shown
 a line              at once
 Traceback ...       not yet, and nothing that follows it on stderr
   it ends           in the box, or without the frames of packages
-  it goes on        as it was printed: with its next log line, or 5 s later
+  it goes on        as it was printed: with its next log line, or 10 s later
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tfdist.launch.screen.error_excerpt import error_excerpt, error_text
 _TRACEBACK = "Traceback (most recent call last):"
 # A program that goes on after an exception prints such lines.
 _LOG = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR)\b|tfdist: |\d\d\d\d-\d\d-\d\d ")
-_LONGEST_WAIT_S = 5.0
+_LONGEST_WAIT_S = 10.0
 _MOST_LINES = 10_000
 
 
