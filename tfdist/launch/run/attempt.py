@@ -25,11 +25,12 @@ from typing import Any
 
 import psutil
 
-from tfdist.cluster.tasks import printable
+from tfdist.cluster.tasks import listed, printable
 from tfdist.launch.errors import StartError
 from tfdist.launch.machine.descendants import end_all, wait_for_guardians
 from tfdist.launch.machine.mpi import remove_session_folder
 from tfdist.launch.machine.processes import stop_signals
+from tfdist.launch.machine.remote_hosts import refusal_of_ssh
 from tfdist.launch.run.listener import Listener
 from tfdist.launch.run.starters import Starter
 from tfdist.launch.screen.failure_box import log_tail
@@ -320,16 +321,25 @@ class Attempt:
                     is_missing(self.workers[index]) for index in starter.workers
                 ):
                     raise StartError(
-                        f"{starter.name} ended with exit code {process.returncode} before {names} "
-                        f"had started.\n{newline.join(self.starter_output())}"
+                        self._refusal(missing)
+                        or f"{starter.name} ended with exit code {process.returncode} before "
+                        f"{names} had started.\n{newline.join(self.starter_output())}"
                     )
             if self.clock.now_s() > give_up_s:
                 raise StartError(
-                    f"{names} did not start within {self.start_timeout_s:g} s. Check that "
+                    self._refusal(missing)
+                    or f"{names} did not start within {self.start_timeout_s:g} s. Check that "
                     "the hosts can be reached and run the same Python at the same path.\n"
                     f"{newline.join(self.starter_output())}"
                 )
             await self.wait_for_change()
+
+    def _refusal(self, missing: Sequence[WorkerState]) -> str:
+        """Returns why ssh did not reach the hosts of these workers, and the fix; "" if it did."""
+        lines = log_tail(self._starter_log, self._starter_log_begin)
+        said = refusal_of_ssh(printable(line) for line in lines)
+        hosts = listed(dict.fromkeys(worker.plan.host for worker in missing))
+        return said and f"{said} To try it, for each of {hosts}: ssh HOST true"
 
     async def _listen(self, channel: Channel) -> None:
         hello = None
