@@ -64,7 +64,7 @@ sys.stdin.read()
 def program(folder: Path, *names: str) -> Iterator[int]:
     """Starts a program with libraries of these names; yields its process id."""
     for name in names:
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("its code")
     command = [sys.executable, "-S", "-c", MAPPING, *names]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -104,8 +104,8 @@ def test_a_worker_is_alone_from_tensorflow_on_until_it_listens_on_its_port(tmp_p
 @pytest.mark.parametrize(
     ("name", "is_rank", "is_alone"),
     [
-        ("horovod/mpi_lib.so", True, False),
-        ("horovod/mpi_lib.so", False, True),
+        ("horovod/tensorflow/mpi_lib.so", True, False),
+        ("horovod/tensorflow/mpi_lib.so", False, True),
         ("libtorch_cpu.so", False, False),
         ("other.so", True, True),
     ],

@@ -20,7 +20,7 @@ PATIENCE_S = 30.0
 _LEAST_S = 5.0
 # A program of Python imports TensorFlow first, which takes about so long once its library is there.
 _BEFORE_LIBRARY_S, _AFTER_LIBRARY_S = 10.0, 5.0
-_TENSORFLOW, _HOROVOD = "libtensorflow", "/horovod/"
+_TENSORFLOW, _HOROVOD = "libtensorflow", "/horovod/tensorflow/mpi_lib"
 # A program that trains with PyTorch may have TensorFlow for TensorBoard only.
 _OTHER_FRAMEWORK = "libtorch"
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")

@@ -506,6 +506,7 @@ class Supervision:
     def _error_in_box(self, failure: Failure) -> str:
         """Returns the error that the failure box will show; "" if there may be none."""
         is_over = self._why_over(failure) is not None and self._options.min_instances is None
+        is_over = is_over and not is_new_port_needed(failure, self._options)
         return whole_error(failure, width=self._terminal.width) if is_over else ""
 
     def _show_box(self, end: _End) -> None:
