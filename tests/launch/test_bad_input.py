@@ -147,6 +147,24 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --host a:2,b cat", ['"b" has no slots, but "a" has 2', "Give slots to all"]),
     ("run --host a:2,b:1 --num-instances 4 cat", ["3 slots", "is 4", "--num-instances 3"]),
     ("run --host a --hostfile twice cat", ["both --host", "one of them is allowed", "Leave one"]),
+    # One command on each node.
+    ("run --node-rank 1 cat", ["--node-rank is 1", "--nodes is missing", "Add --nodes a:3737"]),
+    ("run --nodes a:1,b:1 cat", ["--node-rank is missing", "Write 0 on the first", "1 on the"]),
+    ("run --nodes a:1,b:1 --node-rank 2 cat", ["--node-rank is 2", "--nodes has 2", "1 on the"]),
+    ("run --nodes a,b:1 --node-rank 0 cat", ['has "a"', "it has no port", "Write "]),
+    ("run --nodes a:1,a:1 --node-rank 0 cat", ['"a:1" twice', "once is allowed", "Remove"]),
+    ("run --nodes localhost:1,b:1 --node-rank 0 cat", ['"localhost:1"', "Use names that all"]),
+    ("run --nodes a:1,b:1 --node-rank 0 -n 3 cat", ["is 3, of all 2 nodes", "Use 2 or 4"]),
+    (
+        "run --nodes a:1,b:1 --node-rank 0 --max-restarts 1 cat",
+        ["no place for --max-restarts", "needs one launcher for all", "Use --host"],
+    ),
+    (
+        "run --nodes a:1,b:1 --node-rank 0 --engine horovod cat",
+        ["no place for --engine", "one mpirun for all nodes", "Use --host"],
+    ),
+    ("run --nodes a:1 --node-rank 0 --host a cat", ["no place for --host:", "Use one of both"]),
+    ("run --nodes a:1,b:1 --node-rank 0 --evaluator cat", ["no place for --eval", "Leave it out"]),
     # Hostfiles.
     ("run --hostfile nowhere cat", ['"nowhere" cannot be read: No such file', "Name a file"]),
     ("run --hostfile . cat", ['"." cannot be read: Is a directory', "Name a file"]),

@@ -99,6 +99,8 @@ def test_restarts_are_proposed_where_one_may_help(
 ) -> None:
     shown = drawn(failed(**facts), Aftermath(num_workers=1), width=100)
     assert ("With --max-restarts N" in shown) == is_advised
+    on_nodes = drawn(failed(**facts), Aftermath(num_workers=1, can_restart=False), width=100)
+    assert "With --max-restarts N" not in on_nodes
 
 
 def test_a_worker_that_mpi_ended_without_a_word_has_the_reason_of_mpirun(failed: Failed) -> None:

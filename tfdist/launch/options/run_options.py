@@ -92,6 +92,17 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         "first port of the workers on other machines; on this one they take free ports",
         shown_default="3737",
     )
+    nodes: tuple[str, ...] = option(
+        any_text("LIST"),
+        "start this node's workers of a run for which this command is called once on each of these "
+        "nodes: the host and first port of each, a:3737,b:3737",
+        default=(),
+        is_list=True,
+        shown_default="this machine starts all",
+    )
+    node_rank: int | None = option(
+        whole_number(0), "this node's place in --nodes, from 0", shown_default="none"
+    )
     bind: str = option(
         one_of("cores", "numa", "none"),
         "bind workers to cores of their own, to NUMA nodes in turn, or to nothing",
@@ -232,6 +243,14 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         BOOLEAN, "whether mpirun may run as root", default=True, is_exported=False
     )
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def own_instances(self) -> range:
+        """The indices of the instances that this command starts."""
+        if self.node_rank is None:
+            return range(self.num_instances)
+        each = self.num_instances // len(self.nodes)
+        return range(self.node_rank * each, (self.node_rank + 1) * each)
 
     @property
     def is_on_this_machine(self) -> bool:

@@ -224,8 +224,7 @@ class Attempt:
         self.changed.clear()
         for starter, process in self._started:
             if process.returncode is not None:
-                for index in starter.workers:
-                    worker = self.workers[index]
+                for worker in self._workers_of(starter):
                     if worker.orphaned_s is None and not worker.is_over:
                         worker.orphaned_s = self.clock.now_s()
 
@@ -296,6 +295,9 @@ class Attempt:
             return _SLEEPING_STARTER_END_S
         return _STARTER_END_S
 
+    def _workers_of(self, starter: Starter) -> list[WorkerState]:
+        return [worker for worker in self.workers if worker.plan.index in starter.workers]
+
     def _reachable(self) -> list[Any]:
         return [w for w in self.workers if w.channel is not None and not w.is_over]
 
@@ -318,7 +320,7 @@ class Attempt:
                 raise StartError(f"they were stopped before {names} had started")
             for starter, process in self._started:
                 if process.returncode is not None and any(
-                    is_missing(self.workers[index]) for index in starter.workers
+                    is_missing(worker) for worker in self._workers_of(starter)
                 ):
                     raise StartError(
                         self._refusal(missing)

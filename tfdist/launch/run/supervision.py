@@ -85,7 +85,7 @@ from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 from tfdist.launch.workers.worker_state import worker_snapshots
 from tfdist.process import snapshot_folders
-from tfdist.process.exit_codes import STOP_CODES
+from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -449,6 +449,7 @@ class Supervision:
             killed=[w.plan.name for w in stopped if w.was_killed or not w.is_gone],
             restarts=self._restarts,
             max_restarts=self._options.max_restarts,
+            can_restart=not self._options.nodes,
         )
         return _End(verdict=verdict, failure=failure, aftermath=aftermath)
 
@@ -473,11 +474,15 @@ class Supervision:
             step=worker.step,
             log_tail=tail,
             log_path=worker.plan.log_path,
-            detail=verdict.detail,
+            detail=verdict.detail or self._hint(worker.code),
             exception=exception,
             has_trained=worker.has_trained,
             mpirun_lines=() if has_reason else self._attempt.starter_output(),
         )
+
+    def _hint(self, code: int | None) -> str:
+        is_elsewhere = code == LOST_WORKER and len(self._options.nodes) > 1
+        return "look at what the launchers of the other nodes say" if is_elsewhere else ""
 
     def _ended_by_signal(self, end: _End) -> int:
         if self._stop.number is None:

@@ -37,13 +37,17 @@ LONGEST_TAIL = 65_536  # characters of the end of a worker's output
 
 @dataclass(frozen=True, kw_only=True)
 class Aftermath:
-    """The events after the failure: `killed` are those of the stopped that did not end in time."""
+    """The events after the failure: `killed` are those of the stopped that did not end in time.
+
+    `can_restart` is whether the run could be started again with --max-restarts.
+    """
 
     num_workers: int = 0
     stopped: Sequence[str] = ()
     killed: Sequence[str] = ()
     restarts: int = 0
     max_restarts: int = 0
+    can_restart: bool = True
 
 
 def failure_box(
@@ -71,7 +75,7 @@ def failure_box(
     }
     if aftermath.max_restarts:
         rows["restarts"] = f"{aftermath.restarts} of {aftermath.max_restarts} were used"
-    elif not rows["next"] and may_pass(failure):
+    elif not rows["next"] and aftermath.can_restart and may_pass(failure):
         rows["next"] = "With --max-restarts N the run is started again from its last checkpoint."
     log = str(failure.log_path)
     # The path is not broken into two lines, because it could not be copied then.
