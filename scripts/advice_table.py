@@ -20,6 +20,9 @@ START, END = "<!-- advice -->\n", "<!-- end of advice -->"
 
 # A part of a program's last lines.
 MESSAGES = (
+    "module 'tensorflow' has no attribute 'estimator'",
+    "No module named 'tensorflow_estimator'",
+    "module 'tensorflow' has no attribute 'contrib'",
     "NanLossDuringTrainingError",
     "Attempt to convert a value (PerReplica:{",
     "No space left on device",

@@ -3,22 +3,23 @@
 Importing this package does not import TensorFlow. Its packages are attributes that are imported
 when they are used: `import tfdist`, then `tfdist.estimator.Estimator`. It sets the environment
 variables without which the Open MPI of this Python environment does not start, so that `hvd.init()`
-works. `launch` is a function as well as a package: `tfdist.launch(train, num_instances=2)`.
+works, and makes Horovod refuse optimizers whose gradients it would not reduce. `launch` is a
+function as well as a package: `tfdist.launch(train, num_instances=2)`.
 """
 
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdist.process import open_mpi
+from tfdist.process import horovod_keras, open_mpi
 
 if TYPE_CHECKING:
-    launch: Callable[..., list[Any]]  # The package of this name can be called.
+    from tfdist.launch.functions.launch import launch  # The package of this name can be called.
 
 os.environ.update(open_mpi.missing_variables(os.environ, Path(sys.prefix)))
+horovod_keras.refuse_keras_3()
 
 __version__ = "0.1.0"
 

@@ -110,6 +110,13 @@ def test_every_link_to_a_file_or_a_heading_leads_there() -> None:
     assert broken == []
 
 
+def test_no_page_installs_from_an_index_before_there_is_a_release() -> None:
+    pages = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*"))
+    texts = {page.name: page.read_text() for page in pages if page.suffix in (".md", ".ipynb")}
+    found = r"pip install [^`\n]*tfdist\["
+    assert [name for name, text in texts.items() if re.search(found, text)] == []
+
+
 def _headings(page: Path) -> set[str]:
     """Returns how links name the headings of a page."""
     texts = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)

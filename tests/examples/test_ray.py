@@ -1,4 +1,4 @@
-"""The example `ray/train.py`: an Estimator under Ray's trainer, through TF_CONFIG alone."""
+"""The examples of `ray/`: an Estimator and `fit` under Ray's trainer, through TF_CONFIG alone."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 
 from tfdist.testing.run import wait_until
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ray" / "train.py"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "ray"
 
 
 @pytest.fixture
@@ -42,25 +42,36 @@ def ray_environment() -> Iterator[dict[str, str]]:
 def test_two_workers_of_a_ray_cluster_train_together(
     ray_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    options = ["--num-workers", "2", "--num-steps", "40", "--model-dir", str(tmp_path)]
+    metrics, said = _run("train.py", ray_environment, "--num-steps=40", f"--model-dir={tmp_path}")
+    assert metrics["global_step"] == 40
+    assert metrics["accuracy"] >= 0.8
+    assert re.search(r"4 gradients .* reduced over 2 workers in 1 bucket", said)
+    # Both are workers of one cluster, and only one of them saved and evaluated.
+    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)\D.*host_call: 4 gradients", said))) == 2
+    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)\D.*Saving dict for global", said))) == 1
+    assert (tmp_path / "model.ckpt-40.index").exists()
+
+
+def test_fit_trains_on_two_workers_of_a_ray_cluster(ray_environment: dict[str, str]) -> None:
+    metrics, said = _run("fit.py", ray_environment, "--epochs=1")
+    assert metrics["accuracy"] >= 0.8
+    # Two workers share an epoch of 4,000 rows in batches of 64, and one of them prints it.
+    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)", said))) == 2
+    assert len(re.findall(r"RayTrainWorker pid=\d+\D.*63/63 - .* accuracy: ", said)) == 1
+
+
+def _run(name: str, environment: dict[str, str], *options: str) -> tuple[dict[str, float], str]:
+    """Runs an example with two workers; returns its last line, and all of its output."""
     run = subprocess.run(
-        [sys.executable, str(EXAMPLE), *options],
-        env=ray_environment,
+        [sys.executable, str(EXAMPLES / name), "--num-workers", "2", *options],
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert run.returncode == 0, run.stderr[-5000:]
-    metrics = json.loads(run.stdout.splitlines()[-1])
-    assert metrics["global_step"] == 40
-    assert metrics["accuracy"] >= 0.8
-    said = run.stdout + run.stderr
-    assert re.search(r"4 gradients .* reduced over 2 workers in 1 bucket", said)
-    # Both are workers of one cluster, and only one of them saved and evaluated.
-    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)\D.*host_call: 4 gradients", said))) == 2
-    assert len(set(re.findall(r"RayTrainWorker pid=(\d+)\D.*Saving dict for global", said))) == 1
-    assert (tmp_path / "model.ckpt-40.index").exists()
+    return json.loads(run.stdout.splitlines()[-1]), run.stdout + run.stderr
 
 
 def _marked(mark: str) -> list[psutil.Process]:

@@ -49,8 +49,11 @@ FILES = {
 }
 COMMANDS: list[tuple[str, list[str]]] = [
     # No command, or an unknown one.
-    ("", ["no command", "Allowed are run, slurm", '"tfdist --help"']),
-    ("rnu train.py", ['unknown command "rnu"', "Allowed are run", 'Did you mean "run"?']),
+    ("rnu train.py", ['unknown command "rnu"', 'Did you mean "tfdist run"?']),
+    ("rnu", ["Allowed are run, slurm, kubernetes, horovod, doctor, env, logs, status and comp"]),
+    ("launch train.py", ['unknown command "launch"', 'Did you mean "tfdist run"?']),
+    ("train train.py", ['unknown command "train"', 'Did you mean "tfdist run"?']),
+    ("start -n 2 train.py", ['unknown command "start"', 'Did you mean "tfdist run"?']),
     ("train.py", ['unknown command "train.py"', "Allowed are run", "tfdist run -- train.py"]),
     ("--version-format xml", ['got "xml"', "allowed are text and json", "Write text or json"]),
     # The program.
@@ -58,6 +61,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --num-instances 2 --", ["got no command to run", "For example: tfdist run"]),
     ("run -- --num-instances 2 cat", ['begins with "--num-instances"', "before the --"]),
     ("run tran.py", ['no file "tran.py"', 'Did you mean "train.py"?', "correct it"]),
+    ("run main.py", ['no file "main.py"', "A program is named by its path"]),
     ("run python tran.py", ['no file "tran.py"', 'Did you mean "train.py"?']),
     ("run no-such-tool", ['no program "no-such-tool" on PATH', "Correct the name"]),
     ("run ./tool", ['no program "./tool" in ', "Correct the name"]),
@@ -81,6 +85,8 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run -vq cat", ["-v takes no value", 'got "q"', "Write -v"]),
     ("run --help=x", ["--help takes no value", 'got "x"', "Write --help"]),
     ("run --evaluator yes cat", ['"yes" after --evaluator', "Write --evaluator=yes"]),
+    ("run -verbose cat", ['"-verbose"', 'Did you mean "--verbose"?']),
+    ("run -n two cat", ['got "two"', "from 1 to 100000"]),
     ("run --num-instances 0 cat", ['got "0"', "from 1 to 100000", "Write for example 1"]),
     ("run --num-instances -2 cat", ['got "-2"', "from 1 to 100000", "Write for example 1"]),
     ("run --engine gprc cat", ['got "gprc"', "grpc and horovod", 'Did you mean "grpc"?']),
@@ -93,7 +99,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --host-subnet 10.0.0.0/99 cat", ['got "10.0.0.0/99"', "ADDRESS/BITS", "10.0.0.0/24"]),
     (
         "run --env 1A=2 cat",
-        ['-x/--env: got the name "1A"', "letters, digits and _", "Write NAME or NAME=VALUE"],
+        ['--env: got the name "1A"', "letters, digits and _", "Write NAME or NAME=VALUE"],
     ),
     ("run --env NOT_SET_HERE cat", ["NOT_SET_HERE is not set here", "NOT_SET_HERE=VALUE"]),
     ("run --env TF_CONFIG={} cat", ["--env sets TF_CONFIG", "Remove it"]),
@@ -141,6 +147,24 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --host a:2,b cat", ['"b" has no slots, but "a" has 2', "Give slots to all"]),
     ("run --host a:2,b:1 --num-instances 4 cat", ["3 slots", "is 4", "--num-instances 3"]),
     ("run --host a --hostfile twice cat", ["both --host", "one of them is allowed", "Leave one"]),
+    # One command on each node.
+    ("run --node-rank 1 cat", ["--node-rank is 1", "--nodes is missing", "Add --nodes a:3737"]),
+    ("run --nodes a:1,b:1 cat", ["--node-rank is missing", "Write 0 on the first", "1 on the"]),
+    ("run --nodes a:1,b:1 --node-rank 2 cat", ["--node-rank is 2", "--nodes has 2", "1 on the"]),
+    ("run --nodes a,b:1 --node-rank 0 cat", ['has "a"', "it has no port", "Write "]),
+    ("run --nodes a:1,a:1 --node-rank 0 cat", ['"a:1" twice', "once is allowed", "Remove"]),
+    ("run --nodes localhost:1,b:1 --node-rank 0 cat", ['"localhost:1"', "Use names that all"]),
+    ("run --nodes a:1,b:1 --node-rank 0 -n 3 cat", ["is 3, of all 2 nodes", "Use 2 or 4"]),
+    (
+        "run --nodes a:1,b:1 --node-rank 0 --max-restarts 1 cat",
+        ["no place for --max-restarts", "needs one launcher for all", "Use --host"],
+    ),
+    (
+        "run --nodes a:1,b:1 --node-rank 0 --engine horovod cat",
+        ["no place for --engine", "one mpirun for all nodes", "Use --host"],
+    ),
+    ("run --nodes a:1 --node-rank 0 --host a cat", ["no place for --host:", "Use one of both"]),
+    ("run --nodes a:1,b:1 --node-rank 0 --evaluator cat", ["no place for --eval", "Leave it out"]),
     # Hostfiles.
     ("run --hostfile nowhere cat", ['"nowhere" cannot be read: No such file', "Name a file"]),
     ("run --hostfile . cat", ['"." cannot be read: Is a directory', "Name a file"]),
@@ -165,7 +189,10 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --import-config list.yaml", ["holds a list", "options with values", "For example"]),
     ("run --import-config empty.yaml", ["holds nothing", "options with values", "For example"]),
     ("run --import-config unknown.yaml", ['"num-instnces"', 'Did you mean "num-instances"?']),
-    ("run --import-config wrong.yaml", ['"wrong.yaml": --num-instances: got "two"', "Write"]),
+    (
+        "run --import-config wrong.yaml",
+        ['"wrong.yaml": --num-instances: got "two"', "Write"],
+    ),
     ("run --import-config many.yaml", ["list of 2 values", "one is allowed", "For example"]),
     ("run --import-config nested.yaml", ["show holds more than a word", "For example"]),
     ("run --import-config twice.yaml", ['the key "show" twice', "once is allowed", "Remove"]),
@@ -175,7 +202,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --import-config tagged.yaml", ["the tag ", "os.system", "Remove the tag"]),
     ("run --import-config nul.yaml", ["NUL character", r'"a\u0000b"', "Remove it"]),
     # Slurm's batch script.
-    ("slurm", ["no command to run", "For example"]),
+    ("slurm", ["no command to run", "For example: tfdist slurm --num-instances 2 -- python"]),
     # Kubernetes' manifests.
     ("kubernetes --image i -- cat", ["--name is missing", "Write for example"]),
     # The self-test.

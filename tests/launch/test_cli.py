@@ -32,7 +32,7 @@ def replace_command(monkeypatch: pytest.MonkeyPatch) -> Replace:
     return replace
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
 def test_help_names_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     text = capsys.readouterr().out

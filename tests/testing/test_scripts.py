@@ -39,6 +39,16 @@ def test_a_script_without_engine_gets_the_variables_of_the_run(fake_cluster: Fak
     assert worker.stdout == "nonsense\n"
 
 
+def test_a_script_without_arguments_may_be_named_by_its_path(
+    fake_cluster: FakeCluster, tmp_path: Path
+) -> None:
+    script = tmp_path / "a script.py"
+    script.write_text("print('ran')")
+    for name in (script, str(script)):
+        [worker] = fake_cluster.run_script(name, engine="none")
+        assert worker.stdout == "ran\n"
+
+
 def test_a_failing_worker_is_named_and_the_others_are_stopped(fake_cluster: FakeCluster) -> None:
     code = OWN_INDEX + "print('here', index)\nif index == 1: sys.exit('wrong')\ntime.sleep(600)"
     with pytest.raises(WorkerFailedError) as caught:

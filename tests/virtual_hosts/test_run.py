@@ -221,6 +221,26 @@ def test_without_mpirun_a_failure_a_host_that_refuses_and_ctrl_c_end_all_workers
     assert "talk.py" not in str(hosts[1].processes())
 
 
+def test_one_command_on_each_host_trains_as_one_process(
+    hosts: Any, train_linear: str, check_weights: Any, tmp_path: Path
+) -> None:
+    program = [train_linear, "--strategy=grpc", f"--out={tmp_path}"]
+    nodes = ["python", "-m", "tfdist", "run", "--nodes=tfd1:3737,tfd2:3737", "--progress=none"]
+    with (tmp_path / "out").open("w") as out:
+        command = [*nodes, "--node-rank=0", "--", *program]
+        first = hosts[0].popen(command, cwd=tmp_path, stdout=out, stderr=out)
+    try:
+        command = [*nodes, "--node-rank=1", "--", *program]
+        second = hosts[1].run(command, cwd=tmp_path, timeout_s=_LIMIT_S)
+        assert first.wait(_LIMIT_S) == 0, (tmp_path / "out").read_text()
+    finally:
+        first.kill()
+        first.wait()
+    assert second.returncode == 0, second.stderr
+    assert "instances |     1     |" in second.stderr
+    check_weights(tmp_path, 2)
+
+
 def _check_who_is_done(said: str, num_workers: int) -> None:
     for worker in range(num_workers):
         assert f"worker {worker} of {num_workers} on tfd{worker + 1} is done" in said

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist import __version__
-from tfdist.cluster.tasks import ClusterError, did_you_mean, listed, shown
+from tfdist.cluster.tasks import ClusterError, did_you_mean, shown
 from tfdist.launch.errors import UsageError
 from tfdist.process.exit_codes import BAD_CONFIGURATION, INTERRUPTED
 
@@ -28,6 +28,13 @@ _SUMMARIES = {
     "logs": "show the logs of a run's workers, also while it runs",
     "status": "list the runs that were started in this folder",
     "completion": "print a script that completes these commands in a shell",
+}
+
+# Other launchers' words for a command.
+_MEANT = {
+    **dict.fromkeys(("launch", "train", "start"), "run"),
+    **dict.fromkeys(("submit", "sbatch", "srun"), "slurm"),
+    **dict.fromkeys(("k8s", "kubectl"), "kubernetes"),
 }
 
 _HELP = f"""\
@@ -136,20 +143,27 @@ def _check_current_folder() -> None:
 
 
 def _answer(words: Sequence[str]) -> int:
-    """Handles the options that need no sub-command: --help and --version."""
-    if words and words[0] in ("-h", "--help"):
+    """Handles a call without a sub-command: it shows the help, or the version."""
+    if not words or words[0] in ("-h", "--help"):
         print(_HELP, end="")
         return 0
-    if words and words[0].partition("=")[0] in ("--version", "--version-format"):
+    if words[0].partition("=")[0] in ("--version", "--version-format"):
         print(_version(words))
         return 0
-    allowed = f"Allowed are {listed(_SUMMARIES)}."
-    if not words:
-        raise UsageError(f'got no command. {allowed} "tfdist --help" says what they do.')
-    hint = did_you_mean(words[0], [*_SUMMARIES, "--help", "--version", "--version-format"])
-    if not hint and not words[0].startswith("-"):
-        hint = f" To start a program: tfdist run -- {words[0]}" if words[0].isprintable() else ""
-    raise UsageError(f"unknown command {shown(words[0])}. {allowed}{hint}")
+    *most, last = _SUMMARIES
+    allowed = f"Allowed are {', '.join(most)} and {last}."
+    raise UsageError(f"unknown command {shown(words[0])}. {allowed}{_hint(words[0])}")
+
+
+def _hint(word: str) -> str:
+    """Returns what the user may have meant by a word that is no command."""
+    commands = {name: f"tfdist {name}" for name in _SUMMARIES}
+    commands |= {word: f"tfdist {_MEANT[word]}"} if word in _MEANT else {}
+    hint = did_you_mean(word, ["--help", "--version", "--version-format"], commands)
+    is_program = not word.startswith("-") and word.isprintable()
+    if is_program and (not hint or word.endswith(".py") or os.path.exists(word)):
+        return f" To start a program: tfdist run -- {word}"
+    return hint
 
 
 def _version(words: Sequence[str]) -> str:

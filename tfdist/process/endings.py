@@ -27,6 +27,9 @@ _SET_BY_LAUNCHERS = (
     *("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"),
 )
 
+# Logged before an error by a training that another start would repeat, number for number.
+COMES_AGAIN = "A restart from the last checkpoint would end in the same way"
+
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 

@@ -42,14 +42,21 @@ def write_imports() -> None:
 
 
 def imported_modules() -> tuple[list[str], list[str]]:
-    """Returns the names of all imported modules, in order: the installed ones, and all others."""
+    """Returns the names of the imported modules: the installed ones, and all others.
+
+    They are in the order in which their imports began, as far as the start-up file of a new worker
+    has noted that (`tfdist/launch/standby/import_order.py`).
+    """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     roots = [f"{os.path.realpath(sysconfig.get_path(name))}{os.sep}" for name in names]
     roots.append(f"{os.path.realpath(Path(__file__).parents[1])}{os.sep}")  # tfdist
     installed: list[str] = []
     own: list[str] = []
-    for name, module in list(sys.modules.items()):
-        file = _file_of(name, module)
+    noted = (getattr(finder, "tfdist_import_order", None) for finder in sys.meta_path)
+    begun: dict[str, None] = next((order for order in noted if order is not None), {})
+    loaded = dict(sys.modules)
+    for name in dict.fromkeys([*begun, *loaded]):
+        file = _file_of(name, loaded[name]) if name in loaded else None
         if file is not None and name not in _OF_SITE:
             is_installed = os.path.realpath(file).startswith(tuple(roots))
             (installed if is_installed else own).append(name)

@@ -3,13 +3,28 @@
 Importing this package imports TensorFlow. Horovod is imported when a `HorovodStrategy` is made.
 """
 
-from tfdist.strategies.extended import WorkerExtended
-from tfdist.strategies.grpc.strategy import MultiWorkerStrategy
-from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStrategy
-from tfdist.strategies.keras.models import adapt_keras
-from tfdist.strategies.local import LocalStrategy
-from tfdist.strategies.placement import DeviceError, Placement
-from tfdist.strategies.this_run import execute_on_instances, join_run, strategy_for_run, synchronize
+import tensorflow as tf
+
+from tfdist.process import tried_versions
+
+_VERSIONS = tried_versions.versions_with(tf.__version__)
+tried_versions.report_newer(_VERSIONS)
+
+try:
+    from tfdist.strategies.extended import WorkerExtended
+    from tfdist.strategies.grpc.strategy import MultiWorkerStrategy
+    from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStrategy
+    from tfdist.strategies.keras.models import adapt_keras
+    from tfdist.strategies.local import LocalStrategy
+    from tfdist.strategies.placement import DeviceError, Placement
+    from tfdist.strategies.this_run import (
+        execute_on_instances,
+        join_run,
+        strategy_for_run,
+        synchronize,
+    )
+except ImportError as error:  # a private name that a newer TensorFlow does not have
+    raise tried_versions.explained(error, _VERSIONS) from None
 
 __all__ = [
     "DeviceError",

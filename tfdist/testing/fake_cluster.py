@@ -23,6 +23,7 @@ started as a user starts it, without these effects, unless the test asks for a f
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tfdist.launch.functions.calls import pickle_call
@@ -106,7 +107,7 @@ class FakeCluster:
 
     def run_script(
         self,
-        argv: Sequence[str],
+        argv: str | Path | Sequence[str],
         *,
         num_workers: int | None = None,
         engine: str = "grpc",
@@ -118,7 +119,7 @@ class FakeCluster:
         """Runs a Python script in every worker, waits, and returns each worker's end.
 
         Args:
-          argv: The script and its arguments; started with this Python.
+          argv: The script's path, or a list of it and its arguments; started with this Python.
           num_workers: As in `run`.
           engine: As in `run`.
           timeout_s: The limit for all workers together.
@@ -142,7 +143,7 @@ class FakeCluster:
 
     def start_script(
         self,
-        argv: Sequence[str],
+        argv: str | Path | Sequence[str],
         *,
         num_workers: int | None = None,
         engine: str = "grpc",
@@ -156,12 +157,13 @@ class FakeCluster:
         Raises:
           ValueError: If an option of Python is given to a forked script.
         """
-        if forked and argv[0].startswith("-"):
+        words = [str(argv)] if isinstance(argv, str | Path) else argv
+        if forked and words[0].startswith("-"):
             raise ValueError(
-                f"a forked script must be a file, got the option {argv[0]}: the process has "
+                f"a forked script must be a file, got the option {words[0]}: the process has "
                 "Python's options already. Write the code to a file, or leave forked out."
             )
-        command = (sys.executable, *argv)
+        command = (sys.executable, *words)
         run = self._start(
             engine=engine, num_workers=num_workers, env=env, command=command, forked=forked
         )

@@ -305,6 +305,25 @@ def test_a_resumed_model_with_random_ops_is_reported(
     assert ("1 random op(s) of the model, such as dropout/" in caplog.text) == drops
 
 
+@pytest.mark.parametrize(
+    ("drops", "settings", "is_said"),
+    [(False, {}, True), (True, {}, False), (False, {"save_input": False}, False)],
+)
+def test_a_nan_that_a_restart_would_repeat_is_reported(
+    run: Any, caplog: pytest.LogCaptureFixture, drops: bool, settings: Any, is_said: bool
+) -> None:
+    def diverging(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        kept = tf.nn.dropout(features, 0.5) if drops else features
+        spec = model_fn(kept, labels, mode)
+        return spec._replace(loss=spec.loss + float("nan"))
+
+    with pytest.raises(v1.train.NanLossDuringTrainingError):
+        run(INPUTS["slices"], model_fn=diverging, **settings).train()
+    assert (
+        "A restart from the last checkpoint would end in the same way" in caplog.text
+    ) == is_said
+
+
 def test_an_input_that_is_too_short_is_refused(run: Any) -> None:
     interrupted = run(INPUTS["slices"]).train(interrupt_after=7)
     interrupted.input_fn = lambda: dataset().batch(3).take(2)

@@ -219,6 +219,11 @@ NOT_NEEDED = [
     (lambda: versions(change(FACTS, keras="3.15.1")), "tf.keras is Keras 3.15.1"),
     (lambda: versions(keras=None), "keras is not installed: Estimators and tf_keras can be"),
     (lambda: versions(keras="2.15.0"), "pip install --upgrade keras"),
+    (lambda: versions(keras="9.0.0"), "Keras 9.0.0 is newer than 3.15, the newest that tfdist was"),
+    (
+        lambda: versions(change(FACTS, tensorflow="9.0.0"), tf_keras="9.0.0"),
+        "pip install 'tensorflow==2.21.*' 'tf-keras==2.21.*'",
+    ),
     (lambda: gpus(), "no GPU: workers compute on a second logical CPU (CPU:1)"),
     (lambda: gpus(num_gpus=1, visible=""), "unset CUDA_VISIBLE_DEVICES"),
     (lambda: [judge_cores(1, 8, None)], "1 of the machine's 8 cores are ours: two workers"),

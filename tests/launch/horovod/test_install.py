@@ -135,10 +135,10 @@ def test_a_killed_build_resumes_where_it_stopped_and_every_python_then_finds_ope
         "lock",
         "horovod-0.28.1-none-any.whl",
     }
-    prefix = "import os; print(os.environ['OPAL_PREFIX'])"
+    seen = "import os, sys; print(os.environ['OPAL_PREFIX'], 'tfdist_horovod_keras' in sys.modules)"
     python = environment / "bin" / "python"
-    found = subprocess.run([python, "-c", prefix], env={}, capture_output=True, text=True)
-    assert found.stdout == f"{environment}\n"
+    found = subprocess.run([python, "-c", seen], env={}, capture_output=True, text=True)
+    assert found.stdout == f"{environment} True\n"
 
 
 @pytest.mark.processes

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from tfdist.launch.cli import main
-from tfdist.launch.machine.remote_hosts import call_on_hosts, find_unknown_host, lost_hosts
+from tfdist.launch.machine.remote_hosts import (
+    call_on_hosts,
+    find_unknown_host,
+    lost_hosts,
+    refusal_of_ssh,
+)
 
 
 @pytest.fixture
@@ -104,3 +109,33 @@ def test_a_command_is_run_on_each_other_host_and_a_failure_is_reported(tmp_path:
 @pytest.mark.processes
 def test_this_machine_is_not_lost_if_ssh_does_not_reach_it_by_its_address() -> None:
     assert asyncio.run(lost_hosts(("127.0.0.1", "gone.invalid"), ["false"])) == {"gone.invalid"}
+
+
+MPIRUN = """
+--------------------------------------------------------------------------
+ORTE was unable to reliably start one or more daemons.
+This usually is caused by:
+--------------------------------------------------------------------------
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("ssh: connect to host 10.9.0.3 port 2222: Connection refused", "Start sshd on that host"),
+        ("ssh: connect to host b port 22: No route to host", "Start sshd on that host"),
+        ("ssh: Could not resolve hostname b: Name or service not known", "Correct the name"),
+        ("Host key verification failed.", "accept the host's key"),
+        ("ann@b: Permission denied (publickey,password).", "ssh-copy-id"),
+        ("bash: line 1: orted: command not found", "on PATH"),
+    ],
+)
+def test_the_reason_of_ssh_is_found_in_the_text_of_mpirun(line: str, fix: str) -> None:
+    said = refusal_of_ssh([line, *MPIRUN.splitlines(), line])
+    assert said.startswith(line.rstrip("."))
+    assert fix in said and "ORTE" not in said
+    assert said.count(line.rstrip(".")) == 1
+
+
+def test_the_text_of_mpirun_alone_has_no_reason_of_ssh() -> None:
+    assert refusal_of_ssh(MPIRUN.splitlines()) == ""

@@ -184,7 +184,7 @@ def test_help_explains_every_option_with_its_default(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(
     "name",
-    ["-n", "-np", "--nproc_per_node", "--num-workers", "--num-worker", "--nnodes", "--nnode"],
+    ["--np", "--nproc_per_node", "--num-workers", "--num-worker", "--nnodes", "--nnode"],
 )
 def test_other_launchers_names_for_the_number_of_workers_are_refused_with_ours(
     name: str,
@@ -192,6 +192,11 @@ def test_other_launchers_names_for_the_number_of_workers_are_refused_with_ours(
     assert f'unknown option "{name}". Did you mean "--num-instances"?' in refusal(
         [name, "2", "cat"]
     )
+
+
+@pytest.mark.parametrize("words", [["-n", "3"], ["-np", "3"], ["-n3"], ["-np=3"]])
+def test_mpiruns_names_for_the_number_of_workers_work(words: list[str]) -> None:
+    assert parsed(*words, "cat").num_instances == 3
 
 
 def test_the_number_of_instances_is_the_sum_of_the_slots_if_there_are_any(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tfdist.launch.machine.processes import python_command
@@ -28,6 +30,7 @@ from tfdist.launch.workers.channel import (
 )
 from tfdist.launch.workers.handshake import NONCE_BYTES, PROOF_BYTES, proof_of
 from tfdist.process.progress_file import Progress
+from tfdist.testing.run import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -294,6 +297,42 @@ def test_an_agent_reports_when_its_worker_is_suspended_and_can_end_it(launcher: 
     launcher.say("stop", grace_s=30.0)
     assert launcher.hear("ended")["code"] == -signal.SIGTERM
     assert launcher.hear("gone")["was_killed"] is False
+
+
+STOOD_BY = """
+import time
+from tfdist.process.progress_file import set_phase
+set_phase("training")
+while not __import__("os").path.exists("end"):
+    time.sleep(0.01)
+"""
+
+
+def test_an_agent_is_heard_while_it_waits_for_its_standby(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(STOOD_BY)
+    start = partial(launcher.start, sys.executable, "train.py", cwd=str(tmp_path))
+    start(keeps_standby=True)
+
+    def standbys() -> list[psutil.Process]:
+        children = psutil.Process(launcher.agent.pid).children()
+        return [one for one in children if one.name() == "tfdist-standby"]
+
+    assert launcher.hear("state")["is_importing"]
+    assert wait_until(lambda: bool(standbys()), 60)
+    [standby] = standbys()
+    standby.suspend()
+    (tmp_path / "end").touch()
+    launcher.hear("gone")
+    start(keeps_standby=True)
+    for _ in range(2):
+        assert launcher.hear("state")["progress"] is None
+    standby.resume()
+    launcher.hear("started")
+    launcher.hear("gone")
+    assert standby.is_running()
+    launcher.say("bye")
 
 
 def test_an_agent_that_finds_no_launcher_reports_it() -> None:

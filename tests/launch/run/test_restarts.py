@@ -39,6 +39,7 @@ def test_a_permanent_failure_does_not_start_again(failed: Failed, code: int) -> 
     assert why_no_restart(failed(code=code), restarts=0, max_restarts=2) is not None
 
 
+REPEATS = "ERROR:tensorflow:A restart from the last checkpoint would end in the same way: its ..."
 NAN = "tensorflow...NanLossDuringTrainingError: NaN loss during training."
 
 
@@ -59,7 +60,9 @@ NAN = "tensorflow...NanLossDuringTrainingError: NaN loss during training."
             None,
         ),
         ({"exception": "KeyError: 1", "has_trained": False}, None, "before the first step"),
+        ({"exception": "SyntaxError: invalid syntax"}, None, "an error in the program's text"),
         ({"exception": "KeyError: 1", "has_trained": True, "step": 3}, None, None),
+        ({"exception": NAN, "step": 12, "log_tail": (REPEATS,)}, None, "in the same way"),
         ({"has_trained": False}, None, None),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from tfdist.launch.failures.advice import advice
@@ -80,6 +81,26 @@ def test_a_nan_loss_is_not_answered_by_a_restart(failed: Failed) -> None:
     assert "lower the learning rate" in shown
     assert "LossScaleOptimizer" in shown
     assert "--max-restarts" not in shown
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_advised"),
+    [
+        ({"exception": ""}, True),
+        ({"exception": "SyntaxError: invalid syntax", "after_s": 600.0}, False),
+        ({"exception": "KeyError: 1"}, False),
+        ({"exception": "KeyError: 1", "after_s": 600.0}, True),
+        ({"exception": "KeyError: 1", "has_trained": True}, True),
+        ({"exception": "KeyError: 1", "has_trained": False, "after_s": 600.0}, False),
+    ],
+)
+def test_restarts_are_proposed_where_one_may_help(
+    failed: Failed, facts: dict[str, Any], is_advised: bool
+) -> None:
+    shown = drawn(failed(**facts), Aftermath(num_workers=1), width=100)
+    assert ("With --max-restarts N" in shown) == is_advised
+    on_nodes = drawn(failed(**facts), Aftermath(num_workers=1, can_restart=False), width=100)
+    assert "With --max-restarts N" not in on_nodes
 
 
 def test_a_worker_that_mpi_ended_without_a_word_has_the_reason_of_mpirun(failed: Failed) -> None:
@@ -219,6 +240,20 @@ def test_advice_follows_the_signal_in_an_exit_code_or_a_sign_in_the_output(faile
     assert "memory ran out" in advice(failed(code=137))
     assert "smaller batches" in advice(failed(code=1, log_tail=("x RESOURCE_EXHAUSTED: OOM",)))
     assert advice(failed(code=1)) == ""
+
+
+def test_each_way_to_miss_tf_estimator_or_tf_contrib_has_its_advice(failed: Failed) -> None:
+    for error in (
+        "AttributeError: module 'tensorflow' has no attribute '{}'",
+        "AttributeError: module 'tensorflow.compat.v1' has no attribute '{}'",
+        "ModuleNotFoundError: No module named 'tensorflow.{}'",
+        "ImportError: cannot import name '{}' from 'tensorflow' (tensorflow/__init__.py)",
+    ):
+        assert "enable_compat()" in advice(failed(log_tail=(error.format("estimator"),)))
+        said = advice(failed(log_tail=(error.format("contrib"),)))
+        assert "ended with TensorFlow 1" in said
+    other = "AttributeError: module 'tensorflow' has no attribute 'estimators'"
+    assert advice(failed(log_tail=(other,))) == ""
 
 
 def test_the_messages_of_tensorflow_without_a_gpu_give_no_advice(failed: Failed) -> None:

@@ -141,6 +141,12 @@ def test_a_worker_that_lags_is_visible_and_one_that_reports_later_is_not_behind(
     assert "ETA" not in line
 
 
+def test_a_worker_that_imports_is_no_trouble() -> None:
+    importing = WorkerSnapshot(name="worker 1", condition="importing")
+    line = text(run_to(412), 41.2, {0: worker(0, 412), 1: importing})
+    assert line.endswith("  [0 training 412] [1 importing]")
+
+
 def test_the_evaluators_steps_are_its_own() -> None:
     workers = {0: worker(0, 412), 1: evaluator(3, "training")}
     assert text(run_to(412, 1), 41.2, workers).endswith(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,132 @@ def test_a_standby_that_still_imports_is_not_waited_for_long(
     assert asyncio.run(standby.fork(program)) is None
     assert standby.problem == "it was not ready after 0.001 s"
     assert standby.pid is None
+
+
+# Each imports the other; only `first` can be imported first. The program says what it has of them.
+PAIR = {
+    "first": "NAME = 'first'\nimport second\n",
+    "second": "from first import NAME\n",
+    "train": """
+import sys
+before = [one for one in ("first", "second") if one in sys.modules]
+import first
+from tfdist.process.imports import imported_modules, write_imports
+write_imports()
+print(before, imported_modules()[1])
+""",
+}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> WorkerProgram:
+    """A program with a pair of modules that import each other."""
+    for name, text in PAIR.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment["TFDIST_IMPORTS_FILE"] = str(tmp_path / "imports")
+    command = [sys.executable, "train.py"]
+    return WorkerProgram(command=command, cwd=str(tmp_path), environment=environment, cores=None)
+
+
+def fork(standby: Standby, program: WorkerProgram) -> str:
+    """Starts the standby and a worker of it; returns what the worker has printed."""
+    standby.begin(program)
+    worker = asyncio.run(standby.fork(program))
+    assert worker is not None, standby.problem
+    with worker.stdout, worker.stderr:
+        assert worker.wait() == 0, worker.stderr.read()
+        return worker.stdout.read().decode()
+
+
+def test_a_standby_imports_a_circular_pair_in_the_order_of_the_first_worker(
+    tmp_path: Path, program: WorkerProgram
+) -> None:
+    standby = Standby(tmp_path)
+    process = standby.observed(program).start(subprocess.PIPE, subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert out.decode() == "[] ['first', 'second']\n", err.decode()
+    imports = json.loads(standby.imports_path.read_text())
+    assert imports["own"] == ["first", "second"]
+    imports["modules"] += imports["own"]  # as if they were installed
+    standby.imports_path.write_text(json.dumps({**imports, "own": []}))
+    try:
+        assert fork(standby, program).startswith("['first', 'second'] ")
+        assert standby.output("err") == ""
+    finally:
+        standby.end()
+
+
+def test_a_module_that_cannot_be_imported_in_advance_is_left_to_the_program(
+    tmp_path: Path, program: WorkerProgram
+) -> None:
+    (tmp_path / "leaving.py").write_text("raise SystemExit('leaving')")
+    standby = Standby(tmp_path)
+    imports = {"modules": ["second", "leaving", "gone", "first"], "own": [], "environment": {}}
+    standby.imports_path.write_text(json.dumps(imports))
+    try:
+        assert fork(standby, program).startswith("['first', 'second'] ")
+        assert standby.output("err").splitlines() == [
+            "tfdist: leaving is left to the program: SystemExit: leaving",
+            "tfdist: gone is left to the program: ModuleNotFoundError: No module named 'gone'",
+        ]
+    finally:
+        standby.end()
+
+
+# Worker 0 imports grpc, whose modules import each other.
+ESTIMATOR = """
+import os, psutil, sys
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+import tfdist.estimator as tfe
+from tfdist.strategies import strategy_for_run
+from tfdist.testing.run import wait_until
+
+
+class End(v1.train.SessionRunHook):
+    def after_run(self, run_context, run_values):
+        agent = psutil.Process().parent()
+        if os.environ["TFDIST_RESTART_COUNT"] == "0":
+            assert wait_until(lambda: "tfdist-standby" in [p.name() for p in agent.children()], 60)
+            os._exit(3)
+
+
+def model_fn(features, labels, mode):
+    weight = v1.get_variable("weight", [2, 1])
+    loss = tf.reduce_mean(tf.square(tf.matmul(features, weight) - 1.0))
+    optimizer = v1.train.GradientDescentOptimizer(0.1)
+    pairs = optimizer.compute_gradients(loss)
+
+    def apply(*gradients):
+        return optimizer.apply_gradients(zip(gradients, [v for _, v in pairs]))
+
+    return tfe.EstimatorSpec(mode, loss=loss, host_call=(apply, [g for g, _ in pairs]))
+
+
+strategy = strategy_for_run()
+is_chief = strategy.extended.collectives.worker_index == 0
+config = tfe.RunConfig(train_distribute=strategy)
+estimator = tfe.Estimator(model_fn, "model" if is_chief else "model-1", config)
+data = lambda: tf.data.Dataset.from_tensors(tf.ones([1, 2])).repeat()
+estimator.train(data, hooks=[End()] if is_chief else [], max_steps=4)
+print("parent:", psutil.Process().parent().name(), "grpc" in sys.modules)
+"""
+
+
+def test_worker_0_of_an_estimator_over_grpc_uses_its_standby(
+    launch: Launch, tmp_path: Path, break_agents: Callable[[str], dict[str, str]]
+) -> None:
+    patience = "from tfdist.launch.standby import standby as s; s._READY_LIMIT_S = 120"
+    (tmp_path / "run-0").mkdir()
+    (tmp_path / "run-0" / "train.py").write_text(ESTIMATOR)
+    command = (sys.executable, "train.py")
+    run = launch(command, "--max-restarts", "1", environ=break_agents(patience))
+    assert run.wait(200) == 0, run.err
+    assert "restart 1 of 1: worker 0 failed (exit code 3)" in run.err
+    assert "without its standby" not in run.err and "left to the program" not in run.err
+    assert "parent: tfdist-standby True" in run.log("worker-0")
+    assert "parent: tfdist-standby" in run.log("worker-1")
 
 
 @pytest.mark.parametrize("victim", ["agent", "standby"])

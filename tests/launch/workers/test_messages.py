@@ -30,14 +30,15 @@ PLAN = WorkerPlan(
     log_path=Path("log"),
 )
 PROGRESS = vars(Progress(phase="training", step=3, loss=0.5, examples=12.0, time_s=5.25))
+CONTACT = {"alone_s": 0.0, "has_horovod": False, "is_importing": False}
 OF_AGENTS: list[dict[str, Any]] = [
     {"kind": "hello", "index": 0, "host": "gpu1", "pid": 7},
     {"kind": "rank", "index": 0, "environment": {"OMPI_COMM_WORLD_RANK": "0"}},
     {"kind": "standby", "problem": "it has ended"},
     {"kind": "started", "pid": 12},
     {"kind": "output", "stream": "err", "text": "a line\n"},
-    {"kind": "state", "is_stopped": False, "progress": PROGRESS, "quiet_s": 0.5},
-    {"kind": "state", "is_stopped": True, "progress": None, "quiet_s": None},
+    {"kind": "state", "is_stopped": False, "progress": PROGRESS, "quiet_s": 0.5, **CONTACT},
+    {"kind": "state", "is_stopped": True, "progress": None, "quiet_s": None, **CONTACT},
     {"kind": "ended", "code": -9, "ago_s": 0.25},
     {"kind": "gone", "was_killed": True},
     {"kind": "alive"},

@@ -54,6 +54,19 @@ def test_each_worker_gets_its_own_tf_config_name_and_log() -> None:
         assert worker.log_path == Path(f"logs/worker-{index}.log")
 
 
+def test_each_node_starts_its_own_workers_of_one_cluster() -> None:
+    nodes = {"nodes": ("a:3737", "[fd00::1]:4000"), "num_instances": 4, "num_replicas": 4}
+    plans = [planned(**nodes, node_rank=rank) for rank in range(2)]
+    assert [[worker.index for worker in plan.workers] for plan in plans] == [[0, 1], [2, 3]]
+    assert addresses(plans[0]) == addresses(plans[1])
+    assert addresses(plans[0]) == ["a:3737", "a:3738", "[fd00::1]:4000", "[fd00::1]:4001"]
+    last = plans[1].workers[-1]
+    assert (last.name, last.host, last.replicas) == ("worker 3", "localhost", range(3, 4))
+    instance = read_instance(last.environment)
+    assert instance is not None
+    assert (instance.index, instance.local_index, instance.num_instances) == (3, 1, 4)
+
+
 def test_replicas_are_dealt_out_evenly() -> None:
     plan = planned(num_instances=2, num_replicas=6, devices_per_replica=2)
     assert [worker.replicas for worker in plan.workers] == [range(0, 3), range(3, 6)]

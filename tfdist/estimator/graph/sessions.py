@@ -139,6 +139,7 @@ def limit_close(session: v1.Session) -> None:
 
 
 def _wait_for_close(closing: threading.Thread) -> None:
+    closing.join(_CLOSE_LIMIT_S)  # Most are closed by then.
     if closing.is_alive():
         print(
             f"Waiting for TensorFlow to close a session, for {_LAST_CLOSE_LIMIT_S:.0f} s at most.",

@@ -55,9 +55,11 @@ from tfdist.estimator.graph.replicas import each_replica, in_first_replica, trai
 from tfdist.estimator.graph.step import StepBuilder, build_training
 from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input, start_of
 from tfdist.estimator.inputs.position import InputPosition, batching_of, write_position
+from tfdist.estimator.loop.agreement import NanLossElsewhereError
 from tfdist.estimator.loop.model_check import (
     check_half_weights,
     log_half_precision,
+    log_if_it_comes_again,
     warn_if_nothing_is_learnt,
     warn_of_random_ops,
 )
@@ -141,7 +143,13 @@ def train(call: TrainCall) -> None:
                     first_step=first_step,
                     last_step=last_step_of(limits, first_step),
                 )
-                loss = loop.run(session)
+                try:
+                    loss = loop.run(session)
+                except v1.train.NanLossDuringTrainingError as error:
+                    # The ops inside a loop cannot be seen from outside.
+                    if call.iterations == 1 and not isinstance(error, NanLossElsewhereError):
+                        log_if_it_comes_again(model.training, has_input=call.config.save_input)
+                    raise
         v1.logging.info("Loss for final step: %s.", loss)
 
 

@@ -12,8 +12,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.graph.global_step import StepLimit, handle_of, users_of
+from tfdist.estimator.graph.step import Training
 from tfdist.estimator.inputs.queued_input import leaves
-from tfdist.process.endings import OneLineError
+from tfdist.process.endings import COMES_AGAIN, OneLineError
 from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.reductions.reducer import GATHERED_ROWS
@@ -168,16 +169,20 @@ def warn_if_nothing_is_learnt(train_op: tf.Operation) -> None:
     )
 
 
-def warn_of_random_ops(train_op: tf.Operation, batch: Sequence[Any]) -> None:
-    """Warns, in a resumed training, of the model's random ops: their state was not saved.
+def random_ops(train_op: tf.Operation, batch: Sequence[Any]) -> list[str]:
+    """Returns the names of the model's random ops, whose state is not saved.
 
     Those that the features and labels of the batch depend on are the input's.
     """
     parts = tf.nest.flatten([leaves(part) for part in batch], expand_composites=True)
     of_input = ancestors([x.op for x in parts if isinstance(x, tf.Tensor)], control_inputs=False)
     run = ancestors([train_op], control_inputs=True)
-    drawn = [op.name for op in run if op.type in _RANDOM and op not in of_input]
-    if drawn:
+    return [op.name for op in run if op.type in _RANDOM and op not in of_input]
+
+
+def warn_of_random_ops(train_op: tf.Operation, batch: Sequence[Any]) -> None:
+    """Warns, in a resumed training, of the model's random ops."""
+    if drawn := random_ops(train_op, batch):
         v1.logging.warning(
             "%d random op(s) of the model, such as %s, draw the numbers of the first steps again: "
             "the weights will differ from those of an undisturbed training. tf.random.stateless_* "
@@ -185,6 +190,17 @@ def warn_of_random_ops(train_op: tf.Operation, batch: Sequence[Any]) -> None:
             len(drawn),
             drawn[0],
         )
+
+
+def log_if_it_comes_again(training: Training, *, has_input: bool) -> None:
+    """Logs whether a training that has failed by its numbers would do so after a restart.
+
+    `has_input` is whether a restart continues with the same batches.
+    """
+    is_exact = has_input and not tf.config.list_physical_devices("GPU")
+    steps = (training.train_op, *training.earlier)
+    if is_exact and not any(random_ops(step, training.batch[:2]) for step in steps):
+        v1.logging.error(f"{COMES_AGAIN}: its weights and its batches are the same.")
 
 
 def changes_of(variables: Sequence[Any], train_op: tf.Operation) -> list[tf.Operation]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from tfdist.launch.doctor.children import Children, Ended
 from tfdist.launch.doctor.report import Finding, absent, broken, good, pip_install
 from tfdist.launch.horovod.build import installed_version
 from tfdist.launch.machine.processes import python_command
+from tfdist.process.tried_versions import is_newer, major_minor, requirements, tried
 
 _IMPORT_LIMIT_S = 120.0  # TensorFlow is a gigabyte: a cold disk and a busy machine take long.
 _FIRST_PYTHON, _LAST_PYTHON = (3, 10), (3, 13)
@@ -85,7 +85,7 @@ def judge_versions(
 ) -> Iterator[Finding]:
     """Like `check_versions`, for the versions of "python" and of packages, None if not there."""
     text = f"Python {versions['python']} ({sys.executable})"
-    if _FIRST_PYTHON <= _major_minor(versions["python"]) <= _LAST_PYTHON:
+    if _FIRST_PYTHON <= major_minor(versions["python"]) <= _LAST_PYTHON:
         yield good(text)
     else:
         fix = "Make a virtual environment with one of those: python3.13 -m venv .venv"
@@ -100,7 +100,7 @@ def judge_versions(
         yield _judge_keras(facts.keras)
     yield _judge_keras_3(versions["keras"])
     protobuf = versions["protobuf"]
-    if _major_minor(tensorflow) in _WITHOUT_PROTOBUF_7 and _major_minor(protobuf) >= (7, 0):
+    if major_minor(tensorflow) in _WITHOUT_PROTOBUF_7 and major_minor(protobuf) >= (7, 0):
         text = f"protobuf {protobuf} is installed, with which TensorFlow {tensorflow} cannot save"
         yield broken(text, pip_install("protobuf<7"))
     unmet = [one for one in wanted if not _is_met(one, versions[one.name])]
@@ -154,24 +154,31 @@ def _judge_tensorflow(installed: str | None, facts: TensorFlowFacts) -> Finding:
     if imported is None:
         text = f"TensorFlow {installed} cannot be imported: {facts.problem}"
         return broken(text, pip_install("--force-reinstall", f"tensorflow=={installed}"))
-    if _major_minor(imported) < _FIRST_TENSORFLOW:
+    if major_minor(imported) < _FIRST_TENSORFLOW:
         text = f"TensorFlow {imported} is older than 2.16"
         return broken(text, pip_install("--upgrade", "tensorflow", "tf-keras"))
-    return good(f"TensorFlow {imported}")
+    return _judge_newer("TensorFlow", imported) or good(f"TensorFlow {imported}")
+
+
+def _judge_newer(name: str, version: str) -> Finding | None:
+    if not is_newer(name, version):
+        return None
+    text = f"{name} {version} is newer than {tried(name)}, the newest that tfdist was tried with"
+    return absent(text, pip_install(*requirements(name)))
 
 
 def _judge_tf_keras(tensorflow: str, tf_keras: str | None) -> Finding:
-    major, minor = _major_minor(tensorflow)
+    major, minor = major_minor(tensorflow)
     fix = pip_install(f"tf-keras=={major}.{minor}.*")
     if tf_keras is None:
         return broken("tf-keras, which is Keras 2, is not installed", fix)
-    if _major_minor(tf_keras) != (major, minor):
+    if major_minor(tf_keras) != (major, minor):
         return broken(f"tf-keras {tf_keras} does not fit TensorFlow {tensorflow}", fix)
     return good(f"tf-keras {tf_keras} fits TensorFlow")
 
 
 def _judge_keras(version: str) -> Finding:
-    if _major_minor(version) < (3, 0):
+    if major_minor(version) < (3, 0):
         return good(f"tf.keras is Keras 2 ({version}): its layers build graphs")
     return absent(
         f"tf.keras is Keras {version}, since TF_USE_LEGACY_KERAS is set so: tf.compat.v1.layers "
@@ -181,8 +188,9 @@ def _judge_keras(version: str) -> Finding:
 
 
 def _judge_keras_3(version: str | None) -> Finding:
-    if _major_minor(version) >= (3, 0):
-        return good(f"Keras {version}: Estimators, fit and loops of TensorFlow 2 can be trained")
+    if version is not None and major_minor(version) >= (3, 0):
+        text = f"Keras {version}: Estimators, fit and loops of TensorFlow 2 can be trained"
+        return _judge_newer("Keras", version) or good(text)
     found = "is not installed" if version is None else f"is {version}"
     return absent(
         f"keras {found}: Estimators and tf_keras can be trained, and Keras 3 cannot",
@@ -203,8 +211,3 @@ def _applies(requirement: Requirement, extra: str = "") -> bool:
 
 def _is_met(requirement: Requirement, version: str | None) -> bool:
     return version is not None and requirement.specifier.contains(version, prereleases=True)
-
-
-def _major_minor(version: str | None) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", version or "")
-    return (int(found[1]), int(found[2])) if found else (0, 0)

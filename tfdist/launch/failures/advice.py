@@ -41,6 +41,20 @@ _CODES = {
 # Patterns in the output of programs, with the advice for each. The first match is used.
 _SIGNS = (
     (
+        r"module 'tensorflow\S*' has no attribute 'estimator'"
+        r"|No module named 'tensorflow[_.]estimator"
+        r"|cannot import name 'estimator' from 'tensorflow",
+        "TensorFlow has no tf.estimator since 2.16. Let the program begin with two lines, and "
+        "leave the rest as it is: `import tfdist.estimator` and "
+        "`tfdist.estimator.enable_compat()`.",
+    ),
+    (
+        r"module 'tensorflow\S*' has no attribute 'contrib'|No module named 'tensorflow.contrib"
+        r"|cannot import name 'contrib' from 'tensorflow",
+        "tf.contrib ended with TensorFlow 1. Use the names of today: tfdist.estimator for "
+        "Estimators, tf.keras and tf.compat.v1 for layers, optimizers and metrics.",
+    ),
+    (
         r"NanLossDuringTrainingError|GradientsNotFiniteError|loss of worker .* became NaN",
         "The loss became NaN: lower the learning rate or warm it up, clip the gradients "
         "(ClippedOptimizer), and in half precision scale the loss (LossScaleOptimizer).",

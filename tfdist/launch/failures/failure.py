@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from tfdist.process.endings import COMES_AGAIN
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
     CANNOT_RUN,
@@ -46,6 +47,10 @@ _CODE_MEANINGS = {
     **{code: f"it saved and stopped on {name}" for name, code in SAVED_AND_STOPPED.items()},
 }
 _SHELL_SIGNAL_OFFSET = 128  # a shell or mpirun reports signal n as exit code 128 + n
+
+_OF_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
+# A program that reports no steps, and has run for so long, has probably trained.
+_TRAINED_S = 60.0
 
 _PREFIX = "worker "
 _MOST_LISTED = 8
@@ -94,14 +99,29 @@ def why_permanent(failure: Failure, earlier: Failure | None) -> str:
     """
     if failure.kind != "exited" or failure.code in (LOST_WORKER, PORT_TAKEN):
         return ""
+    if _kind_of(failure.exception) in _OF_SYNTAX:
+        return "an error in the program's text, which a restart would repeat"
     if failure.exception and failure.has_trained is False:
         return "an exception before the first step, which a restart would repeat"
+    if any(COMES_AGAIN in line for line in failure.log_tail):
+        return "its numbers come from the last checkpoint, so a restart would end in the same way"
     if earlier is None or (failure.step is None and not failure.exception):
         return ""
     if _facts(failure) != _facts(earlier):
         return ""
     where = "" if failure.step is None else f" at step {failure.step}"
     return f"it failed twice in the same way{where}, so a restart would fail again"
+
+
+def may_pass(failure: Failure) -> bool:
+    """Returns whether another start, from the last checkpoint, may go beyond this failure."""
+    has_begun = failure.has_trained or failure.after_s >= _TRAINED_S
+    return not why_permanent(failure, None) and (has_begun or not failure.exception)
+
+
+def _kind_of(exception: str) -> str:
+    """Returns the class of an exception's line, like "KeyError", without its module."""
+    return exception.partition(":")[0].rpartition(".")[2]
 
 
 def _facts(failure: Failure) -> tuple[object, ...]:

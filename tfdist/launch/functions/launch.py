@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from tfdist.launch.errors import UsageError
 from tfdist.launch.failures.first_failure import WorkerEnd, first_failure
@@ -38,8 +38,49 @@ from tfdist.launch.options.run_command_line import parse_run_options
 from tfdist.launch.options.run_options import RUN
 from tfdist.process.exit_codes import INTERRUPTED
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 # The call lies in a folder of this machine, and a dry run or a file has no values to return.
 _GROUPS_LEFT_OUT = ("other machines", "looking without starting", "options in a file")
+
+
+class LaunchOptions(TypedDict, total=False):
+    """The options of `tfdist run` that `launch` takes by their names, except poprun's.
+
+    Editors and type checkers know them by this; the values are checked as those of a command line.
+    """
+
+    num_replicas: int
+    devices_per_replica: int
+    evaluator: bool
+    env: Mapping[str, str]
+    threads: int
+    oversubscribe: bool
+    bind: Literal["cores", "numa", "none"]
+    log_dir: str | Path
+    keep_logs: int
+    show: int | Sequence[int | Literal["evaluator"]]
+    output: Literal["changes", "all"]
+    tag_output: bool
+    color: Literal["auto", "always", "never"]
+    progress: Literal["auto", "bar", "plain", "none"]
+    print_topology: bool
+    verbose: int
+    profile: str | Path
+    profile_steps: str
+    grace: float
+    start_timeout: float
+    stall_timeout: float | None
+    max_restarts: int
+    min_instances: int
+    rejoin_interval: float
+    snapshot_steps: int
+    standby: bool
+    mpi_global_args: str | Sequence[str]
+    mpi_local_args: str | Sequence[str]
+    instance_mpi_local_args: str | Sequence[str]
+    allow_run_as_root: bool
 
 
 def launch(
@@ -47,8 +88,8 @@ def launch(
     /,
     *args: Any,
     num_instances: int = 2,
-    engine: str = "grpc",
-    **options: Any,
+    engine: Literal["grpc", "horovod"] = "grpc",
+    **options: Unpack[LaunchOptions],
 ) -> list[Any]:
     """Calls `function(*args)` in several workers on this machine, and returns the values.
 

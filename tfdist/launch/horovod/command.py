@@ -37,6 +37,7 @@ from tfdist.launch.horovod.recipe import build_variables, check_tools
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag
+from tfdist.process import horovod_keras
 from tfdist.process.open_mpi import is_in_environment, write_file
 
 CANNOT_BUILD = 3  # exit code
@@ -88,8 +89,10 @@ def main(words: Sequence[str]) -> int:
             _describe(build)
         else:
             provide_horovod(build)
+            folder = Path(sysconfig.get_path("purelib"))
+            horovod_keras.write_files(folder)
             if is_in_environment(Path(sys.prefix)):
-                write_file(Path(sysconfig.get_path("purelib")))
+                write_file(folder)
     except (CannotBuildError, OSError) as error:
         if isinstance(error, OSError) and error.filename is None:  # It may be of stdout.
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,17 @@ _ANSWER_LIMIT_S = 10.0
 # With these, another program than ssh starts mpirun's daemons, and the names are for that program.
 _OTHER_SHELLS = ("plm_rsh_agent", "orte_rsh_agent")
 _SLURM_JOB = "SLURM_JOB_ID"
+# Lines of ssh that say why it did not reach a host, each with the fix.
+_REFUSALS = (
+    (
+        r"ssh: connect to host .*: (?:Connection refused|No route to host|Connection timed out)",
+        "Start sshd on that host, and let its firewall pass that port.",
+    ),
+    (r"ssh: Could not resolve hostname", "Correct the name, or add it to ~/.ssh/config."),
+    (r".*Host key verification failed", "Call ssh once by hand, and accept the host's key."),
+    (r".*Permission denied \(", "Put your public key there: ssh-copy-id."),
+    (r".*(?:ssh|orted): (?:command )?not found", "Install it, or put it on PATH, there and here."),
+)
 
 
 def find_unknown_host(
@@ -34,6 +46,18 @@ def find_unknown_host(
         if (reason := _lookup_problem(name)) and (reason := _ssh_problem(name, reason)):
             return name, reason
     return None
+
+
+def refusal_of_ssh(lines: Iterable[str]) -> str:
+    """Returns the lines that ssh has printed about hosts that it did not reach, with a fix; or "".
+
+    mpirun's own text around them is long, and says nothing about the reason.
+    """
+    found = {line: fix for line in lines for pattern, fix in _REFUSALS if re.match(pattern, line)}
+    if not found:
+        return ""
+    fixes = " ".join(dict.fromkeys(found.values()))
+    return f"{'; '.join(line.rstrip('.') for line in found)}. {fixes}"
 
 
 async def lost_hosts(names: Iterable[str], shell: Sequence[str]) -> frozenset[str]:

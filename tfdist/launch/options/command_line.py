@@ -17,7 +17,7 @@ COMMAND = "command"
 # Other launchers' names of options.
 _MEANT = dict.fromkeys(
     (
-        *("-n", "-np", "--np", "--nproc-per-node", "--nproc_per_node", "--num-proc", "--ntasks"),
+        *("--np", "--nproc-per-node", "--nproc_per_node", "--num-proc", "--ntasks"),
         *("--num-workers", "--num_workers", "--num-processes", "--num_processes", "--nnodes"),
         *("--world-size", "--world_size", "--workers"),
     ),
@@ -106,6 +106,8 @@ class CommandLine:
         word = rest.pop(0)
         name, equals, text = word.partition("=")
         if not word.startswith("--") and name not in self.names:  # -Hname, -x=A, -vvv
+            if f"-{name}" in self.names:  # -num-instances
+                self.option(word)
             name, equals, text = word[:2], "=", word[2:].removeprefix("=")
         if name == "--help":
             raise UsageError(f"{name} takes no value, got {shown(text)}. Write {name}.")
@@ -195,7 +197,7 @@ def _read(option: Option, text: str) -> Any:
     try:
         return option.value.read(text)
     except ValueError as error:
-        raise UsageError(f"{'/'.join(option.names)}: {error}") from None
+        raise UsageError(f"{option.long_name}: {error}") from None
 
 
 def _next_word(name: str, option: Option, rest: list[str]) -> str:

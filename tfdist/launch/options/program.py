@@ -13,30 +13,34 @@ from collections.abc import Sequence
 from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 
-_EXAMPLE = "For example: tfdist run --num-instances 2 -- python train.py"
+# How much of its name, without the ending, a file shares with the one that is proposed for it.
+_NEAR = 0.75
 
 
-def program_command(words: Sequence[str], path: str | None) -> tuple[str, ...]:
+def program_command(
+    words: Sequence[str], path: str | None, *, prog: str = "tfdist run"
+) -> tuple[str, ...]:
     """Returns the command of the workers; a .py file and "-m MODULE" are run by this Python.
 
     Programs are searched in `path`, the value of the variable PATH. It raises a UsageError if there
-    is no such program, file or module on this machine.
+    is no such program, file or module on this machine. `prog` is the command that the user called.
     """
+    example = f"For example: {prog} --num-instances 2 -- python train.py"
     if not words or not words[0]:
-        raise UsageError(f"got no command to run. Write one after the options. {_EXAMPLE}")
+        raise UsageError(f"got no command to run. Write one after the options. {example}")
     program = words[0]
     if program == "-m":
-        _check_module(words[1:])
+        _check_module(words[1:], example)
         return (sys.executable, *words)
     if program.startswith("-"):
         raise UsageError(
             f"the command begins with {shown(program)}; a program, a .py file or -m MODULE may "
-            f"stand there. Put options of tfdist run before the --. {_EXAMPLE}"
+            f"stand there. Put options of {prog} before the --. {example}"
         )
     if program.endswith(".py"):
         _check_script(program)
         return (sys.executable, *words)
-    _check_program(program, path)
+    _check_program(program, path, example)
     if re.fullmatch(r"python[0-9.]*", os.path.basename(program)) and len(words) > 1:
         if words[1] == "-m":
             return tuple(words)  # the modules of that Python may differ from this one's
@@ -62,9 +66,9 @@ def _check_script(script: str) -> None:
         )
 
 
-def _check_module(words: Sequence[str]) -> None:
+def _check_module(words: Sequence[str], example: str) -> None:
     if not words:
-        raise UsageError(f"-m needs the name of a module, got nothing. {_EXAMPLE}")
+        raise UsageError(f"-m needs the name of a module, got nothing. {example}")
     name = words[0]
     if not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(
@@ -81,7 +85,7 @@ def _check_module(words: Sequence[str]) -> None:
         )
 
 
-def _check_program(program: str, path: str | None) -> None:
+def _check_program(program: str, path: str | None, example: str) -> None:
     if shutil.which(program, path=path):
         return
     if os.path.isdir(program):
@@ -103,7 +107,7 @@ def _check_program(program: str, path: str | None) -> None:
     where = f"in {os.getcwd()}" if os.sep in program else "on PATH"
     raise UsageError(
         f"there is no program {shown(program)} {where}. Correct the name, or give the path of the "
-        f"program. {_EXAMPLE}"
+        f"program. {example}"
     )
 
 
@@ -113,5 +117,6 @@ def _near_file(script: str) -> str:
         names = os.listdir(folder or ".")
     except OSError:
         return f" There is no folder {shown(folder)}." if folder else ""
-    near = difflib.get_close_matches(name, [one for one in names if one.endswith(".py")], n=1)
-    return f' Did you mean "{os.path.join(folder, near[0])}"?' if near else ""
+    stems = [one.removesuffix(".py") for one in names if one.endswith(".py")]
+    near = difflib.get_close_matches(name.removesuffix(".py"), stems, n=1, cutoff=_NEAR)
+    return f' Did you mean "{os.path.join(folder, near[0])}.py"?' if near else ""

@@ -34,13 +34,15 @@ def parse_run_options(argv: Sequence[str], environ: Mapping[str, str] = os.envir
     dry_run, notices = rules.dry_run(given.get("dry_run"), given.pop("offline_mode", None))
     bind = rules.binding(given.get("bind"), given.pop("numa_aware", None))
     hosts = rules.hosts(given.get("hosts"), given.get("hostfile"))
-    num_instances = given.get("num_instances") or _num_slots(hosts) or 1
+    nodes = rules.nodes(given.get("nodes"), given.get("node_rank"), given)
+    num_instances = given.get("num_instances") or len(nodes) or _num_slots(hosts) or 1
     given |= {"bind": bind or "cores", "num_instances": num_instances}
     uses_port = not is_this_machine(hosts) and given.get("engine") != "horovod"
     settled = {
         COMMAND: program_command(given.get(COMMAND, ()), environ.get("PATH")),
         "num_replicas": rules.total_replicas(num_instances, given.get("num_replicas")),
         "hosts": hosts,
+        "nodes": nodes,
         "host_subnet": None if is_this_machine(hosts) else given.get("host_subnet"),
         "port": given.get("port") if uses_port else None,
         "environment": rules.environment(given.get("environment", ()), environ),

@@ -13,6 +13,7 @@ from tfdist.launch.options.declaration import BOOLEAN, Group, flag, option
 from tfdist.launch.options.hosts import THIS_MACHINE, Host, is_this_machine
 from tfdist.launch.options.shared_options import (
     FAILURES,
+    NUM_INSTANCES,
     SIZE,
     START_TIMEOUT_DEFAULT,
     START_TIMEOUT_HELP,
@@ -61,6 +62,7 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
     num_instances: int = option(
         whole_number(1),
         "worker processes",
+        *NUM_INSTANCES,
         default=1,
         shown_default="1, or the sum of the hosts' slots",
         group=SIZE,
@@ -89,6 +91,17 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         whole_number(1, 65535, "PORT"),
         "first port of the workers on other machines; on this one they take free ports",
         shown_default="3737",
+    )
+    nodes: tuple[str, ...] = option(
+        any_text("LIST"),
+        "start this node's workers of a run for which this command is called once on each of these "
+        "nodes: the host and first port of each, a:3737,b:3737",
+        default=(),
+        is_list=True,
+        shown_default="this machine starts all",
+    )
+    node_rank: int | None = option(
+        whole_number(0), "this node's place in --nodes, from 0", shown_default="none"
     )
     bind: str = option(
         one_of("cores", "numa", "none"),
@@ -230,6 +243,14 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
         BOOLEAN, "whether mpirun may run as root", default=True, is_exported=False
     )
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def own_instances(self) -> range:
+        """The indices of the instances that this command starts."""
+        if self.node_rank is None:
+            return range(self.num_instances)
+        each = self.num_instances // len(self.nodes)
+        return range(self.node_rank * each, (self.node_rank + 1) * each)
 
     @property
     def is_on_this_machine(self) -> bool:

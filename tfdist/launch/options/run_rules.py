@@ -10,11 +10,12 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tfdist.cluster.environment import FOR_USERS, START_TIMEOUT
 from tfdist.cluster.instance_variables import nearest_multiples
 from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
-from tfdist.cluster.tasks import listed, shown
+from tfdist.cluster.tasks import is_loopback, listed, shown, split_address
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import THIS_MACHINE, Host, parse_host_list, read_hostfile
 
@@ -32,6 +33,18 @@ _MADE_HERE = {
     ),
     **dict.fromkeys(
         OF_OTHER_LAUNCHERS, "another MPI's launcher makes it for each of its processes"
+    ),
+}
+
+
+_NOT_ON_NODES = {
+    "engine": "Horovod's workers are started by one mpirun for all nodes. Use --host.",
+    "hosts": "it names the machines already. Use one of both.",
+    "hostfile": "it names the machines already. Use one of both.",
+    "evaluator": "one node alone could have it. Leave it out: worker 0 evaluates at the end.",
+    "max_restarts": (
+        "all nodes start again together, which needs one launcher for all. Use --host, tfdist "
+        "slurm or tfdist kubernetes, or a service on each node that starts this command again."
     ),
 }
 
@@ -193,6 +206,53 @@ def check_restarts(
                 f"{name} is {number}, but --max-restarts is 0, so the run never starts again. "
                 "Add for example --max-restarts 3."
             )
+
+
+def nodes(
+    lists: Sequence[str] | None, rank: int | None, given: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Returns the addresses of --nodes; none without it.
+
+    `given` has all options; some have no place in such a run.
+    """
+    if lists is None:
+        if rank is not None:
+            raise UsageError(
+                f"--node-rank is {rank}, but --nodes is missing. Add --nodes a:3737,b:3737."
+            )
+        return ()
+    found = tuple(",".join(lists).split(","))
+    for address in found:
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise UsageError(f"--nodes has {shown(address)}: {error}") from None
+        if found.count(address) > 1:
+            raise UsageError(f"--nodes has {shown(address)} twice, once is allowed. Remove one.")
+    local = [one for one in found if is_loopback(split_address(one)[0])]
+    if local and len(local) < len(found):
+        raise UsageError(
+            f"--nodes has {shown(local[0])}, which each machine takes for itself, beside other "
+            "machines. Use names that all machines know each other by."
+        )
+    if rank is None or rank >= len(found):
+        got = "is missing" if rank is None else f"is {rank}"
+        raise UsageError(
+            f"--node-rank {got}, and --nodes has {len(found)}. Write 0 on the first of them, "
+            f"{len(found) - 1} on the last."
+        )
+    for name, reason in _NOT_ON_NODES.items():
+        if given.get(name) not in (None, False, 0, "grpc"):
+            option = "host" if name == "hosts" else name.replace("_", "-")
+            raise UsageError(f"--nodes has no place for --{option}: {reason}")
+    instances = given.get("num_instances") or len(found)
+    if instances % len(found):
+        near = " or ".join(nearest_multiples(instances, len(found)))
+        raise UsageError(
+            f"--num-instances is {instances}, of all {len(found)} nodes, and each gets equally "
+            f"many. Use {near}."
+        )
+    return found
 
 
 def check_root() -> None:

@@ -14,6 +14,7 @@ WORKER = Group("each worker")
 FAILURES = Group("when something goes wrong")
 _POPRUN = Group("accepted for poprun's sake", "They change nothing; a line says why.", is_last=True)
 
+NUM_INSTANCES = ("-n", "-np", "--num-instances")  # mpirun's names, too
 START_TIMEOUT_HELP = "how long the workers wait for each other at the start"
 START_TIMEOUT_DEFAULT = "TFDIST_START_TIMEOUT_S of the environment, or 300"
 _ENGINE = (
@@ -50,7 +51,9 @@ class SizeOptions:
     command: tuple[str, ...]
     notices: tuple[str, ...] = ()
     engine: str = engine(default="grpc")
-    num_instances: int = option(whole_number(1), "worker processes", default=1, group=SIZE)
+    num_instances: int = option(
+        whole_number(1), "worker processes", *NUM_INSTANCES, default=1, group=SIZE
+    )
     num_replicas: int = option(
         whole_number(1),
         "copies of the model in the whole run, divided evenly between the instances",

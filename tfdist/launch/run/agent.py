@@ -42,6 +42,7 @@ from tfdist.launch.machine.cores_and_gpus import (
 )
 from tfdist.launch.machine.descendants import descendants, end_all, send
 from tfdist.launch.machine.processes import adopt_orphans, stop_signals
+from tfdist.launch.run.contact import Contact
 from tfdist.launch.run.guardian import guarded
 from tfdist.launch.standby.standby import ForkedWorker, Standby, WorkerProgram, can_stand_by
 from tfdist.launch.workers.channel import (
@@ -113,6 +114,8 @@ class Agent:
         self._program = WorkerProgram(
             command=command, cwd=start["cwd"], environment=environment, cores=cores
         )
+        self._contact = Contact(environment, is_rank=start["is_rank"])
+        self._started_s = clock.now_s()
         self._grace_s = float(start["grace_s"])
         self._clock = clock
         self._kill_at_s = float("inf")  # on the observed clock, as all times here
@@ -182,7 +185,10 @@ class Agent:
         return was_killed
 
     async def _start_worker(self) -> subprocess.Popen[bytes] | ForkedWorker:
-        forked = await self._standby.fork(self._program)
+        forking = asyncio.create_task(self._standby.fork(self._program))
+        while not (await asyncio.wait([forking], timeout=BEAT_S))[0]:
+            self._say_state(is_stopped=False)  # A standby that still imports takes seconds.
+        forked = forking.result()
         if forked is not None:
             for stream in ("out", "err"):  # a new process would have printed it as well
                 if text := self._standby.output(stream):
@@ -190,7 +196,8 @@ class Agent:
             return forked
         if self._standby.problem:
             self._channel.say("standby", problem=self._standby.problem)
-        return self._program.start(subprocess.PIPE, subprocess.PIPE)
+        program = self._standby.observed(self._program) if self._keeps_standby else self._program
+        return program.start(subprocess.PIPE, subprocess.PIPE)
 
     def _spared(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -215,11 +222,17 @@ class Agent:
     async def _report(self) -> None:
         looked_at_s, is_stopped = self._clock.now_s(), False
         while True:
-            quiet_s = self._quiet_s(self._progress.read())
+            progress = self._progress.read()
+            quiet_s = self._quiet_s(progress)
             if quiet_s is not None and quiet_s < _QUIET_S:
                 is_stopped = False
             elif self._clock.now_s() - looked_at_s >= _QUIET_S:
-                looked_at_s, is_stopped = self._clock.now_s(), self._is_stopped()
+                looked_at_s, living = self._clock.now_s(), self._living()
+                is_stopped = _are_stopped(living)
+                if progress is None:
+                    self._contact.look([process.pid for process in living], looked_at_s)
+            if progress is None:
+                self._contact.listen()
             # `is_stopped` was determined before this report of a quiet worker.
             self._say_state(is_stopped=is_stopped)
             if self._keeps_standby:
@@ -240,15 +253,24 @@ class Agent:
         progress = self._progress.read()
         reported = asdict(progress) if progress is not None else None
         quiet_s = self._quiet_s(progress)
-        self._channel.say("state", is_stopped=is_stopped, progress=reported, quiet_s=quiet_s)
+        self._channel.say(
+            "state",
+            is_stopped=is_stopped,
+            progress=reported,
+            quiet_s=quiet_s,
+            alone_s=self._contact.alone_s(self._clock.now_s()),
+            has_horovod=self._contact.has_horovod,
+            is_importing=progress is None and self._is_importing(),
+        )
 
-    def _is_stopped(self) -> bool:
-        """Returns whether a process of the worker was stopped (SIGSTOP, Ctrl-Z)."""
-        for process in self._descendants([self._worker.pid] if self._worker else ()):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.status() == psutil.STATUS_STOPPED:
-                    return True
-        return False
+    def _is_importing(self) -> bool:
+        program = os.path.basename(self._program.command[0])
+        if not program.startswith("python") or isinstance(self._worker, ForkedWorker):
+            return False
+        return self._contact.is_importing(self._started_s, self._clock.now_s())
+
+    def _living(self) -> list[psutil.Process]:
+        return self._descendants([self._worker.pid] if self._worker else ())
 
     async def _obey(self) -> Mapping[str, Any] | None:
         """Follows the launcher's messages until "bye" (returns None), or the next "start".
@@ -305,6 +327,15 @@ def is_stuck_in_step(progress: Progress | None) -> bool:
     if progress is None or progress.is_writing:
         return False
     return progress.in_step and progress.phase in _PHASES_OF_STEPS
+
+
+def _are_stopped(processes: Collection[psutil.Process]) -> bool:
+    """Returns whether one of the processes was stopped (SIGSTOP, Ctrl-Z)."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() == psutil.STATUS_STOPPED:
+                return True
+    return False
 
 
 def _group(process: psutil.Process) -> int | None:

@@ -30,6 +30,7 @@ from tfdist.launch.errors import StartError
 from tfdist.launch.machine.descendants import end_all, wait_for_guardians
 from tfdist.launch.machine.mpi import remove_session_folder
 from tfdist.launch.machine.processes import stop_signals
+from tfdist.launch.machine.remote_hosts import refusal_of_ssh
 from tfdist.launch.run.listener import Listener
 from tfdist.launch.run.starters import Starter
 from tfdist.launch.screen.failure_box import log_tail
@@ -223,8 +224,7 @@ class Attempt:
         self.changed.clear()
         for starter, process in self._started:
             if process.returncode is not None:
-                for index in starter.workers:
-                    worker = self.workers[index]
+                for worker in self._workers_of(starter):
                     if worker.orphaned_s is None and not worker.is_over:
                         worker.orphaned_s = self.clock.now_s()
 
@@ -295,6 +295,9 @@ class Attempt:
             return _SLEEPING_STARTER_END_S
         return _STARTER_END_S
 
+    def _workers_of(self, starter: Starter) -> list[WorkerState]:
+        return [worker for worker in self.workers if worker.plan.index in starter.workers]
+
     def _reachable(self) -> list[Any]:
         return [w for w in self.workers if w.channel is not None and not w.is_over]
 
@@ -316,19 +319,30 @@ class Attempt:
                 raise StartError(f"they were stopped before {_named(missing)} had started")
             for starter, process in self._started:
                 if process.returncode is not None and any(
-                    is_missing(self.workers[index]) for index in starter.workers
+                    is_missing(worker) for worker in self._workers_of(starter)
                 ):
                     raise StartError(
-                        f"{starter.name} ended with exit code {process.returncode} before "
-                        f"{_named(missing)} had started.\n{newline.join(self.starter_output())}"
+                        self._refusal(missing)
+                        or f"{starter.name} ended with exit code {process.returncode} before "
+                        f"{_named(missing)} had started.
+{newline.join(self.starter_output())}"
                     )
             if self.clock.now_s() > give_up_s:
                 raise StartError(
-                    f"{_named(missing)} did not start within {self.start_timeout_s:g} s. Check "
-                    "that the hosts can be reached and run the same Python at the same path.\n"
+                    self._refusal(missing)
+                    or f"{_named(missing)} did not start within {self.start_timeout_s:g} s. Check "
+                    "that the hosts can be reached and run the same Python at the same path.
+"
                     f"{newline.join(self.starter_output())}"
                 )
             await self.wait_for_change()
+
+    def _refusal(self, missing: Sequence[WorkerState]) -> str:
+        """Returns why ssh did not reach the hosts of these workers, and the fix; "" if it did."""
+        lines = log_tail(self._starter_log, self._starter_log_begin)
+        said = refusal_of_ssh(printable(line) for line in lines)
+        hosts = listed(dict.fromkeys(worker.plan.host for worker in missing))
+        return said and f"{said} To try it, for each of {hosts}: ssh HOST true"
 
     async def _listen(self, channel: Channel) -> None:
         hello = None
@@ -382,6 +396,8 @@ class Attempt:
             progress = message["progress"]
             worker.progress = None if progress is None else progress_of(progress)
             worker.quiet_s, worker.is_stopped = message["quiet_s"], message["is_stopped"]
+            worker.alone_s, worker.has_horovod = message["alone_s"], message["has_horovod"]
+            worker.is_importing = message["is_importing"]
         elif kind == "standby":
             problem = printable(message["problem"])
             self.on_notice(f"{worker.plan.name} starts without its standby: {problem}")

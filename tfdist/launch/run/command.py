@@ -70,12 +70,13 @@ def main(options: RunOptions) -> int:
 
 
 def _check_limits(options: RunOptions) -> None:
-    num_here = options.evaluator + (options.num_instances if options.is_on_this_machine else 0)
+    own = len(options.own_instances)
+    num_here = options.evaluator + (own if options.is_on_this_machine else 0)
     if options.is_on_this_machine or not options.dry_run:
-        num_elsewhere = options.num_instances + options.evaluator - num_here
+        num_elsewhere = own + options.evaluator - num_here
         check_size(num_here, num_elsewhere, find_limits())
     if options.is_on_this_machine and not (options.oversubscribe or options.dry_run):
-        check_cores(options.num_instances, len(os.sched_getaffinity(0)))
+        check_cores(own, len(os.sched_getaffinity(0)))
     if options.uses_mpirun:  # at least this much of its command is repeated for each instance
         check_command("mpirun", python_command(AGENT) * options.num_instances, {})
 

@@ -67,6 +67,7 @@ from tfdist.launch.machine.processes import stop_signals
 from tfdist.launch.machine.remote_hosts import call_on_hosts, lost_hosts
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.attempt import Attempt
+from tfdist.launch.run.contact import strangers_text
 from tfdist.launch.run.description import description
 from tfdist.launch.run.interruptions import Interruptions
 from tfdist.launch.run.membership import instances_by_host, resized, smaller_run
@@ -75,7 +76,7 @@ from tfdist.launch.run.starters import relay_starter, remote_shell, starters_of
 from tfdist.launch.run.stop_request import StopRequest
 from tfdist.launch.run.verdict import is_new_port_needed, judge, why_no_restart, with_cause
 from tfdist.launch.screen.error_excerpt import exception_line
-from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text
+from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text, whole_error
 from tfdist.launch.screen.output import Screen
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.size_change import going_on_text, lost_text, step_text, too_few_text
@@ -84,7 +85,7 @@ from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 from tfdist.launch.workers.worker_state import worker_snapshots
 from tfdist.process import snapshot_folders
-from tfdist.process.exit_codes import STOP_CODES
+from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -153,6 +154,7 @@ class Supervision:
             on_stranger=self._note_stranger,
         )
         self._has_reported_strangers = False
+        self._has_said_nobody_met = False
 
     async def run(self) -> int:
         """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
@@ -346,6 +348,7 @@ class Supervision:
             is_tagged=options.tag_output,
             joined=[w.index for w in plan.workers if w.replicas and options.output == "changes"],
             hides_startup_lines=options.verbosity == 0,
+            holds_errors=options.verbosity == 0,
         )
         logs = RunLogs(plan, self._say)
 
@@ -368,12 +371,14 @@ class Supervision:
             if self._lost_hosts:  # Workers that have not started could not be asked to save.
                 joining = asyncio.create_task(self._take_in_hosts())
             verdict = await self._watch(line, screen, logs)
-            with self._shown():
-                screen.update(float("inf"))  # before what is said about a failure
             verdict = with_cause(
                 verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
             )
             failure = None if verdict.worker is None else self._failure(verdict, logs)
+            with self._shown():
+                if failure is not None:
+                    screen.end_with(self._error_in_box(failure))
+                screen.update(float("inf"))  # before what is said about a failure
             end = await self._stop_all(verdict, failure)
             return end
         finally:
@@ -405,6 +410,8 @@ class Supervision:
                 screen.update(now_s)
                 line.update(now_s, worker_snapshots(attempt.workers, now_s))
             self._interruptions.note(attempt.workers, now_s)
+            if not self._has_said_nobody_met:
+                self._has_said_nobody_met = self._says_nobody_met(has_ended=False)
             verdict = judge(
                 attempt.workers,
                 now_s,
@@ -442,6 +449,7 @@ class Supervision:
             killed=[w.plan.name for w in stopped if w.was_killed or not w.is_gone],
             restarts=self._restarts,
             max_restarts=self._options.max_restarts,
+            can_restart=not self._options.nodes,
         )
         return _End(verdict=verdict, failure=failure, aftermath=aftermath)
 
@@ -466,16 +474,22 @@ class Supervision:
             step=worker.step,
             log_tail=tail,
             log_path=worker.plan.log_path,
-            detail=verdict.detail,
+            detail=verdict.detail or self._hint(worker.code),
             exception=exception,
             has_trained=worker.has_trained,
             mpirun_lines=() if has_reason else self._attempt.starter_output(),
         )
 
+    def _hint(self, code: int | None) -> str:
+        is_elsewhere = code == LOST_WORKER and len(self._options.nodes) > 1
+        return "look at what the launchers of the other nodes say" if is_elsewhere else ""
+
     def _ended_by_signal(self, end: _End) -> int:
         if self._stop.number is None:
             if end.verdict.exit_code != 0:
                 self._say(end.verdict.detail or "the workers were asked to stop, and exited")
+            else:
+                self._says_nobody_met(has_ended=True)
             return end.verdict.exit_code
         name = signal.Signals(self._stop.number).name
         took = f"after {self._stop.lasts_s(self._clock.now_s()):.1f} of {self._options.grace_s:g} s"
@@ -487,6 +501,18 @@ class Supervision:
             )
         self._say(f"stopped by {name}{self._stop.why}; {ended}")
         return self._stop.exit_code
+
+    def _says_nobody_met(self, *, has_ended: bool) -> bool:
+        text = strangers_text(self._attempt.workers, self._options.engine, has_ended=has_ended)
+        if text:
+            self._say(text)
+        return bool(text)
+
+    def _error_in_box(self, failure: Failure) -> str:
+        """Returns the error that the failure box will show; "" if there may be none."""
+        is_over = self._why_over(failure) is not None and self._options.min_instances is None
+        is_over = is_over and not is_new_port_needed(failure, self._options)
+        return whole_error(failure, width=self._terminal.width) if is_over else ""
 
     def _show_box(self, end: _End) -> None:
         assert end.failure is not None

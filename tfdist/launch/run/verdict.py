@@ -260,4 +260,5 @@ def is_new_port_needed(failure: Failure, options: RunOptions) -> bool:
 
     False for a run on several machines, where the user or the default sets the ports.
     """
-    return failure.code == PORT_TAKEN and failure.kind == "exited" and options.is_on_this_machine
+    is_taken = failure.code == PORT_TAKEN and failure.kind == "exited"
+    return is_taken and options.is_on_this_machine and not options.nodes

@@ -18,8 +18,8 @@ from tfdist.launch.failures.failure import (
     Failure,
     exit_code_text,
     joined_names,
+    may_pass,
     signal_text,
-    why_permanent,
 )
 from tfdist.launch.failures.startup_lines import is_startup_line
 from tfdist.launch.screen.ansi import last_state, strip_escapes
@@ -28,6 +28,7 @@ from tfdist.launch.screen.error_excerpt import error_excerpt, error_text
 _TAIL_ROWS = 10  # of a terminal, so that most boxes fit into 26
 _WIDEST = 100
 _NARROWEST = 30
+_FRAME = len("|  |")
 _LONGEST_LINE = 240  # characters of a line of output, which fill about three terminal lines
 _BOLD, _ALERT = "bold", "bold red"
 
@@ -36,13 +37,17 @@ LONGEST_TAIL = 65_536  # characters of the end of a worker's output
 
 @dataclass(frozen=True, kw_only=True)
 class Aftermath:
-    """The events after the failure: `killed` are those of the stopped that did not end in time."""
+    """The events after the failure: `killed` are those of the stopped that did not end in time.
+
+    `can_restart` is whether the run could be started again with --max-restarts.
+    """
 
     num_workers: int = 0
     stopped: Sequence[str] = ()
     killed: Sequence[str] = ()
     restarts: int = 0
     max_restarts: int = 0
+    can_restart: bool = True
 
 
 def failure_box(
@@ -55,9 +60,9 @@ def failure_box(
 
     It is as wide as the terminal, `width` columns, but 30 to 100 columns.
     """
-    width = max(_NARROWEST, min(width, _WIDEST))
+    width = _width_in(width)
     tail = plain_lines(failure.log_tail)
-    error = error_text(tail) if failure.kind in ("exited", "signal") else ""
+    error = _error_of(failure)
     rows = {
         "where": f"{failure.host}, {f'process {failure.pid}' if failure.pid else 'not started'}",
         "when": f"{failure.at:%Y-%m-%d %H:%M:%S}, {failure.after_s:.1f} s after the start",
@@ -70,7 +75,7 @@ def failure_box(
     }
     if aftermath.max_restarts:
         rows["restarts"] = f"{aftermath.restarts} of {aftermath.max_restarts} were used"
-    elif not rows["next"] and not why_permanent(failure, None):
+    elif not rows["next"] and aftermath.can_restart and may_pass(failure):
         rows["next"] = "With --max-restarts N the run is started again from its last checkpoint."
     log = str(failure.log_path)
     # The path is not broken into two lines, because it could not be copied then.
@@ -78,7 +83,7 @@ def failure_box(
     if is_log_inside:
         rows["log"] = log
     printed = plain_lines(line for line in tail if not is_startup_line(line))
-    room = width - len("|  |")
+    room = width - _FRAME
     first = " first" if aftermath.num_workers > 1 else ""
     panel = Panel(
         Group(
@@ -94,6 +99,22 @@ def failure_box(
     return panel if is_log_inside else Group(panel, below)
 
 
+def whole_error(failure: Failure, *, width: int) -> str:
+    """Returns the error that the box shows with all its lines; "" if there is none."""
+    excerpt = error_excerpt(plain_lines(failure.log_tail))
+    shown = _last_rows(excerpt, _width_in(width) - _FRAME)
+    return _error_of(failure) if len(shown) == len(excerpt) else ""
+
+
+def _width_in(width: int) -> int:
+    return max(_NARROWEST, min(width, _WIDEST))
+
+
+def _error_of(failure: Failure) -> str:
+    is_of_end = failure.kind in ("exited", "signal")
+    return error_text(plain_lines(failure.log_tail)) if is_of_end else ""
+
+
 def _facts(rows: Mapping[str, str]) -> Table:
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(no_wrap=True)
@@ -106,6 +127,15 @@ def _facts(rows: Mapping[str, str]) -> Table:
 
 def _shown(whose: str, lines: Sequence[str], width: int, *, is_all: bool = True) -> list[Text]:
     """Returns the last lines that fill at most `_TAIL_ROWS` rows of this width, and a heading."""
+    shown = _last_rows(lines, width)
+    if not shown:
+        return []
+    number = f" {len(shown)} lines" if len(shown) > 1 else " line"
+    heading = f"{whose} last{number}" if is_all else f"{whose} error, without frames of packages"
+    return [Text(heading, _BOLD), *(Text(line, overflow="fold") for line in shown), Text()]
+
+
+def _last_rows(lines: Sequence[str], width: int) -> list[str]:
     shown: list[str] = []
     num_rows = 0
     for line in reversed(lines):
@@ -114,11 +144,7 @@ def _shown(whose: str, lines: Sequence[str], width: int, *, is_all: bool = True)
         if num_rows > _TAIL_ROWS and shown:
             break
         shown.insert(0, line)
-    if not shown:
-        return []
-    number = f" {len(shown)} lines" if len(shown) > 1 else " line"
-    heading = f"{whose} last{number}" if is_all else f"{whose} error, without frames of packages"
-    return [Text(heading, _BOLD), *(Text(line, overflow="fold") for line in shown), Text()]
+    return shown
 
 
 def how_text(failure: Failure) -> str:

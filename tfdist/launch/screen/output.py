@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from tfdist.launch.failures.failure import numbers_text
 from tfdist.launch.failures.startup_lines import is_startup_line
 from tfdist.launch.screen.ansi import last_state, strip_escapes
 from tfdist.launch.screen.equal_lines import EqualLines, Line
+from tfdist.launch.screen.held_errors import HeldErrors
 from tfdist.launch.screen.terminal import Stream, Terminal
 
 _STREAMS: tuple[Stream, ...] = ("out", "err")
@@ -39,6 +41,7 @@ class Screen:
       shown: The indices of the workers that are shown; None shows all.
       joined: The indices of the workers whose equal lines are shown once; see `EqualLines`.
       hides_startup_lines: If True, TensorFlow's start-up lines are counted and not shown.
+      holds_errors: Whether tracebacks wait for the end of their worker; see `HeldErrors`.
     """
 
     def __init__(
@@ -50,12 +53,14 @@ class Screen:
         is_tagged: bool = True,
         joined: Collection[int] = (),
         hides_startup_lines: bool = False,
+        holds_errors: bool = False,
     ) -> None:
         self.num_startup_lines = 0
         self._terminal = terminal
         self._shown = shown
         self._is_tagged = is_tagged
         self._hides_startup_lines = hides_startup_lines
+        self._errors = HeldErrors() if holds_errors else None
         self._equal_lines = EqualLines(joined if shown is None else {*joined} & {*shown})
         self._width = max((len(tag) for tag in tags.values()), default=0) + 2
         self._tags: dict[tuple[int, Stream], str] = {}
@@ -82,8 +87,12 @@ class Screen:
     def update(self, now_s: float) -> None:
         """Shows the lines that have waited too long for the other workers to print them as well.
 
-        The time is on the clock of `write`; infinity shows all that wait. Raises errors as it does.
+        The time is on the clock of `write`; infinity shows all that wait, except for the tracebacks
+        of workers that may end. Raises errors as it does.
         """
+        if self._errors is not None and now_s < math.inf:
+            for worker, lines in self._errors.overdue(now_s).items():
+                self._add(worker, "err", lines, now_s)
         self._write(self._equal_lines.overdue(now_s))
 
     def flush(self, worker: int) -> None:
@@ -93,14 +102,29 @@ class Screen:
             if pending.text:
                 lines, _ = split_lines(pending, "\n", pending.shown_s)
                 self._show(*key, lines, pending.shown_s)
+        if self._errors is not None:
+            self._add(worker, "err", self._errors.take(worker), 0.0)
         self._write(self._equal_lines.leave(worker))
 
+    def end_with(self, error: str) -> None:
+        """Notes that the run fails, with this error in its box; "" if the box has none."""
+        if self._errors is not None:
+            self._errors.end(error)
+
     def _show(self, worker: int, stream: Stream, lines: list[str], now_s: float) -> None:
-        to_show: list[Line] = []
+        shown: list[str] = []
         for line in lines:
             if self._hides_startup_lines and is_startup_line(line):
                 self.num_startup_lines += 1
-                continue
+            elif self._errors is not None and stream == "err":
+                shown += self._errors.add(worker, line, now_s)
+            else:
+                shown.append(line)
+        self._add(worker, stream, shown, now_s)
+
+    def _add(self, worker: int, stream: Stream, lines: Sequence[str], now_s: float) -> None:
+        to_show: list[Line] = []
+        for line in lines:
             text = shown_line(line, keep_colors=self._terminal.num_colors(stream) > 0)
             if text is not None:
                 one = Line(workers={worker}, stream=stream, text=text, since_s=now_s)

@@ -59,7 +59,7 @@ def worker_statuses(
         word = "running" if worker.progress is None or has_trained else progress.phase
         late_s, is_trouble = 0, False
         if worker.condition != "running":
-            word, is_trouble = worker.condition, worker.condition != "ended"
+            word, is_trouble = worker.condition, worker.condition in ("stopped", "silent")
         elif index in late and is_held_up and not _holds_up(progress):
             word = "waiting"
         elif index in late:

@@ -38,7 +38,7 @@ def slurm_options(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> SlurmOptions:
     """Returns the job's options; a UsageError if a value is invalid or does not fit the others."""
-    command = program_command(given.get("command", ()), environ.get("PATH"))
+    command = program_command(given.get("command", ()), environ.get("PATH"), prog="tfdist slurm")
     nodes, tasks_per_node = _places(
         given.get("num_instances"), given.get("nodes"), given.get("tasks_per_node")
     )

@@ -10,6 +10,7 @@ from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag, option
 from tfdist.launch.options.shared_options import (
     FAILURES,
+    NUM_INSTANCES,
     SIZE,
     START_TIMEOUT_DEFAULT,
     START_TIMEOUT_HELP,
@@ -103,6 +104,7 @@ class SlurmOptions(WorkerOptions, SizeOptions):
     num_instances: int = option(
         whole_number(1),
         "worker processes, one a task",
+        *NUM_INSTANCES,
         default=1,
         shown_default="nodes times tasks per node",
         group=SIZE,

@@ -17,15 +17,14 @@ the program. A forked worker goes on from there as any Python does: `sys.argv`, 
 modules only.
 
 The standby never returns to `site` itself: whatever fails here ends it, and the agent starts the
-next worker afresh. It needs nothing but Python's standard library.
+next worker afresh. A module that cannot be imported in advance is left to the program. The standby
+needs nothing but Python's standard library.
 """
 
 import contextlib
 import ctypes
 import gc
 import importlib
-import importlib.machinery
-import importlib.util
 import json
 import os
 import signal
@@ -72,11 +71,13 @@ def main() -> None:
         code = os.waitstatus_to_exitcode(status)
         connection.sendall(json.dumps({"code": code}).encode() + b"\n")
     connection.close()
-    _run_real_sitecustomize()
 
 
 def _import(imports: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """Imports the modules of the first worker in its order.
+    """Imports the modules of the first worker, in the order in which it began to.
+
+    Two modules that import each other may fail where the program's own imports did not. A module
+    that fails is tried again after all others, and then left to the program.
 
     Returns:
       The variables that belong to the imports, and are not in `environ`, the program's environment
@@ -84,14 +85,15 @@ def _import(imports: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
       itself or in an import, and that the imports have read.
 
     Raises:
-      ImportError: If one cannot be imported, or would hide one of the program's own modules.
+      ImportError: If one would hide one of the program's own modules.
       RuntimeError: If an import has started a thread, which no forked process would have.
     """
     changes = imports["environment"]
     with _noted_variables() as (read, put):
-        for module in imports["modules"]:
-            if module not in sys.modules:
-                importlib.import_module(module)
+        failed = [one for one in imports["modules"] if _import_error(one)]
+        for module in failed:
+            if error := _import_error(module):
+                print(f"tfdist: {module} is left to the program: {error}", file=sys.stderr)
     hidden = sorted(set(imports["own"]).intersection(sys.modules))
     if hidden:
         raise ImportError(f"the program has modules of its own with the names {hidden}")
@@ -101,6 +103,16 @@ def _import(imports: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
     gc.freeze()  # Collections in the workers leave the shared pages alone.
     put |= {name for name in read if changes.get(name) is not None and name not in environ}
     return {name: os.environ[name] for name in put if name in os.environ}
+
+
+def _import_error(module: str) -> str:
+    """Imports a module, unless it is there; returns why that failed, "" if it did not."""
+    try:
+        if module not in sys.modules:
+            importlib.import_module(module)
+    except BaseException as error:  # Some modules end the process where they cannot be imported.
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 @contextlib.contextmanager
@@ -165,15 +177,6 @@ def _rename(name: str) -> str:
     return before
 
 
-def _run_real_sitecustomize() -> None:
-    """Runs the `sitecustomize` that this file was put before, if there is one."""
-    importlib.invalidate_caches()
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-
-
 if __name__ == "sitecustomize":
     # An exception that reached `site` would be printed there, and the program run.
     try:
@@ -183,3 +186,8 @@ if __name__ == "sitecustomize":
             traceback.print_exc()
             sys.stderr.flush()
         os._exit(1)
+    # In a forked worker. The program's own one, if there is one; `site` knows what to do if there
+    # is none.
+    importlib.invalidate_caches()
+    del sys.modules["sitecustomize"]
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401

@@ -17,11 +17,12 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 from tfdist.cluster.instance_variables import OF_ONE_RUN
 from tfdist.launch.machine.processes import die_with_parent
-from tfdist.launch.standby import interpreter
+from tfdist.launch.standby import import_order, interpreter
 
 # The longest time that a start waits for a standby that still imports: a new process would not
 # be faster.
@@ -111,17 +112,19 @@ class Standby:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
+    def observed(self, program: WorkerProgram) -> WorkerProgram:
+        """Returns the program of a new worker, with a start-up file that notes its imports."""
+        path = program.environment.get("PYTHONPATH", "")
+        variables = {"PYTHONPATH": self._path_with(import_order, path), import_order.VARIABLE: path}
+        return replace(program, environment={**program.environment, **variables})
+
     def begin(self, program: WorkerProgram) -> None:
         """Starts the standby of this worker, once that has written its imports."""
         if self._process is not None or not self.imports_path.exists():
             return
         environment = program.environment
         changes = json.loads(self.imports_path.read_text())["environment"]
-        code = self._folder / "standby" / "sitecustomize.py"
-        code.parent.mkdir(exist_ok=True)
-        shutil.copy(interpreter.__file__, code)
         own, its = socket.socketpair()
-        path = environment.get("PYTHONPATH")
         before = self._folder / "environment"
         before.write_text(json.dumps(dict(environment)))
         settings = {
@@ -132,7 +135,7 @@ class Standby:
         variables = {
             **{name: value for name, value in environment.items() if name not in changes},
             **{name: value for name, value in changes.items() if value is not None},
-            "PYTHONPATH": f"{code.parent}{os.pathsep}{path}" if path else str(code.parent),
+            "PYTHONPATH": self._path_with(interpreter, environment.get("PYTHONPATH", "")),
             interpreter.VARIABLE: json.dumps(settings),
         }
         waiting = replace(program, environment=variables)
@@ -175,6 +178,14 @@ class Standby:
         self._process = self._connection = self._lines = self._for = None
         self._is_ready = False
         self.imports_path.unlink(missing_ok=True)
+
+    def _path_with(self, startup: ModuleType, path: str) -> str:
+        """Returns the PYTHONPATH by which Python runs a copy of this module before any program."""
+        assert startup.__file__ is not None
+        folder = self._folder / startup.__name__.rpartition(".")[2]
+        folder.mkdir(exist_ok=True)
+        shutil.copy(startup.__file__, folder / "sitecustomize.py")
+        return f"{folder}{os.pathsep}{path}" if path else str(folder)
 
     def _fork(self, program: WorkerProgram) -> ForkedWorker | None:
         assert self._connection is not None

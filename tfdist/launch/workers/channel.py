@@ -7,7 +7,7 @@
     started  pid                                   signal  number
     output   stream, text                          stop    grace_s: TERM, then KILL
                                                            of a worker in a step: in_step_grace_s
-    state    process, progress                     alive   nothing: "I am here"
+    state    process, progress, contact            alive   nothing: "I am here"
     ended    code (below 0 the signal), ago_s      bye     end now
     gone     was_killed: no process is left
 

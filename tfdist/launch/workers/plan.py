@@ -102,7 +102,7 @@ def make_plan(
       num_full_instances: The instances that the run was asked for, if this start has fewer.
     """
     machine = machine or look_at_machine()
-    places = place_instances(options.hosts, options.num_instances)
+    places = place_instances(options.hosts, len(options.own_instances))
     on_host: Counter[str] = Counter()
     local_indices = []
     for host in places:
@@ -112,7 +112,8 @@ def make_plan(
     defaults = default_variables(environ)
     workers = []
     each = options.replicas_per_instance
-    for index, (host, local_index) in enumerate(zip(places, local_indices, strict=True)):
+    own = zip(options.own_instances, places, local_indices, strict=True)
+    for index, host, local_index in own:
         environment = {
             **defaults,
             START_TIMEOUT: f"{options.start_timeout_s:g}",
@@ -195,14 +196,19 @@ def _starts(
 
 def num_local_ports(options: RunOptions) -> int:
     """Returns the number of free ports of this machine that the plan uses."""
-    return options.num_instances + options.evaluator if options.is_on_this_machine else 0
+    is_chosen = options.is_on_this_machine and not options.nodes
+    return options.num_instances + options.evaluator if is_chosen else 0
 
 
 def _cluster(
     options: RunOptions, hosts: Sequence[str], local_indices: Sequence[int], ports: Sequence[int]
 ) -> Cluster:
     """Returns the addresses of the workers. Horovod does not use those of its workers."""
-    if options.is_on_this_machine:
+    if options.nodes:
+        each = len(options.own_instances)
+        firsts = [address.rpartition(":") for address in options.nodes]
+        addresses = [f"{host}:{int(port) + i}" for host, _, port in firsts for i in range(each)]
+    elif options.is_on_this_machine:
         # An IP address: a name could resolve to another address first, to IPv6 for example.
         addresses = [f"127.0.0.1:{port}" for port in ports]
     else:

@@ -11,7 +11,7 @@ from tfdist.launch.workers.channel import Channel
 from tfdist.launch.workers.plan import WorkerPlan
 from tfdist.process.progress_file import Progress
 
-Condition = Literal["running", "stopped", "silent", "ended"]
+Condition = Literal["running", "importing", "stopped", "silent", "ended"]
 
 _SILENT_S = 5.0  # agents send a message several times a second
 
@@ -30,6 +30,9 @@ class WorkerState:
       progress: Its training progress; None if its program does not report any.
       quiet_s: Seconds since its progress last changed; None if its program does not report any.
       is_stopped: True if one of its processes was stopped (SIGSTOP).
+      alone_s: Seconds for which it has had TensorFlow, and no contact with other workers.
+      has_horovod: Whether it has loaded Horovod, as far as that was looked for.
+      is_importing: Whether it probably still imports TensorFlow.
       code: Its exit code, or minus the number of the signal that ended it; None while it runs.
       is_gone: True once its agent has reported that no process of it is left.
       is_lost: True if its agent's connection closed before the agent reported "gone".
@@ -49,6 +52,9 @@ class WorkerState:
     progress: Progress | None = None
     quiet_s: float | None = None
     is_stopped: bool = False
+    alone_s: float = 0.0
+    has_horovod: bool = False
+    is_importing: bool = False
     code: int | None = None
     ended_s: float | None = None
     is_gone: bool = False
@@ -84,7 +90,7 @@ class WorkerSnapshot:
     Attributes:
       progress: The progress that it last reported; None before the first report.
       condition: "stopped" by a signal such as SIGSTOP, "silent" if its agent sends nothing,
-        "ended", else "running".
+        "ended", "importing" TensorFlow, else "running".
       is_evaluator: True for the evaluator, whose steps do not count as steps of the run.
     """
 
@@ -112,4 +118,6 @@ def _condition(worker: WorkerState, now_s: float) -> Condition:
         return "ended"
     if worker.is_lost or (worker.heard_s is not None and now_s - worker.heard_s >= _SILENT_S):
         return "silent"
-    return "stopped" if worker.is_stopped else "running"
+    if worker.is_stopped:
+        return "stopped"
+    return "importing" if worker.is_importing else "running"
