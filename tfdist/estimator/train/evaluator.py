@@ -30,12 +30,31 @@ _LOOK_EVERY_S = 2.0  # for the end of the training
 class EvaluationResult:
     """The results of `Estimator.evaluate` and of the exporters, in order, for a checkpoint.
 
-    `is_final` says whether its step has reached max_steps.
+    `is_final` says whether its step has reached max_steps. Where there was no new checkpoint, for a
+    listener, the path and the metrics are None.
     """
 
-    metrics: dict[str, Any]
-    exports: list[Any]
-    is_final: bool
+    metrics: dict[str, Any] | None = None
+    exports: list[Any] | None = None
+    is_final: bool = False
+    checkpoint_path: str | None = None
+
+    @property
+    def status(self) -> str:
+        """The word of tf.estimator."""
+        return "no new checkpoint" if self.metrics is None else "evaluated"
+
+
+class EvaluationListener:
+    """May end a training or an evaluator from around its evaluations, as in tf.estimator."""
+
+    def before_eval(self) -> bool:
+        """Returns whether to go on."""
+        return True
+
+    def after_eval(self, eval_result: EvaluationResult) -> bool:
+        """Returns whether to go on."""
+        return True
 
 
 class Evaluator:
@@ -84,7 +103,9 @@ class Evaluator:
         exports = self._export(path, metrics, is_final)
         self._warned_at = float("-inf")
         self._evaluated_path = path
-        self.last = EvaluationResult(metrics=metrics, exports=exports, is_final=is_final)
+        self.last = EvaluationResult(
+            metrics=metrics, exports=exports, is_final=is_final, checkpoint_path=path
+        )
         return self.last
 
     def _whole(self, path: str) -> str | None:
@@ -121,33 +142,41 @@ class EvaluateAfterSave(WaitingListener):
     A stop signal ends the evaluation: at that time all training is already saved.
     """
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, listener: EvaluationListener) -> None:
         self._evaluator = evaluator
+        self._listener = listener
         self._throttle_secs = evaluator.eval_spec.throttle_secs
 
     def begin(self) -> None:
         self._timer = SteadyTimer(every_secs=self._throttle_secs)
         self._is_first = True
 
-    def after_save(self, session: v1.Session, global_step_value: int) -> None:
+    def after_save(self, session: v1.Session, global_step_value: int) -> bool:
+        """Returns whether the listener ends the training."""
         if self._is_first:  # Nothing is trained yet.
             self._is_first = False
-        elif self._timer.should_trigger_for_step(global_step_value):
-            self._evaluate(global_step_value)
-        else:
-            v1.logging.info(
-                "Skip the current checkpoint eval due to throttle secs (%s secs).",
-                self._throttle_secs,
-            )
+            return False
+        if not self._listener.before_eval():
+            v1.logging.info("The training ends, as requested by before_eval of a listener.")
+            return True
+        if self._timer.should_trigger_for_step(global_step_value):
+            return not self._evaluate(global_step_value)
+        v1.logging.info(
+            "Skip the current checkpoint eval due to throttle secs (%s secs).",
+            self._throttle_secs,
+        )
+        return False
 
     def end(self, session: v1.Session, global_step_value: int) -> None:
-        if self._timer.last_triggered_step() != global_step_value:
+        is_new = self._timer.last_triggered_step() != global_step_value
+        if is_new and self._listener.before_eval():
             self._evaluate(global_step_value)
 
-    def _evaluate(self, global_step_value: int) -> None:
+    def _evaluate(self, global_step_value: int) -> bool:
+        """Evaluates; returns whether the training goes on."""
         signals = stop_signals.current()
         if signals is not None and signals.is_stopping:
-            return
+            return True
         self.wait_for_files()
         self._timer.update_last_triggered_step(global_step_value)
         with nullcontext() if signals is None else signals.at_once():
@@ -157,14 +186,22 @@ class EvaluateAfterSave(WaitingListener):
                 "There was no new checkpoint after the training. Is something else writing to, or "
                 "deleting from, model_dir?"
             )
+        goes_on = self._listener.after_eval(evaluation)
+        if not goes_on:
+            v1.logging.info("The training ends, as requested by after_eval of a listener.")
+        return goes_on
 
 
 def evaluate_continuously(
-    evaluator: Evaluator, max_steps: float | None, training_end: TrainingEnd
+    evaluator: Evaluator,
+    max_steps: float | None,
+    training_end: TrainingEnd,
+    listener: EvaluationListener,
 ) -> None:
     """Evaluates each new checkpoint until one has reached max_steps, or the training has ended.
 
-    After the note of the chief the newest checkpoint is the last one.
+    After the note of the chief the newest checkpoint is the last one. The listener may end it
+    before.
     """
     spec, file = evaluator.eval_spec, find_progress_file()
     if file is not None:
@@ -176,16 +213,21 @@ def evaluate_continuously(
     while True:
         started = time.monotonic()
         has_ended = training_end.has_come()  # Before the look for the newest checkpoint.
-        evaluation = evaluator.evaluate()
-        if evaluation is not None and file is not None:
-            metrics = evaluation.metrics
+        goes_on = listener.before_eval()
+        evaluation = evaluator.evaluate() if goes_on else None
+        goes_on = goes_on and listener.after_eval(evaluation or EvaluationResult())
+        metrics = {} if evaluation is None else evaluation.metrics or {}
+        if metrics and file is not None:
             file.write(step=int(metrics["global_step"]), loss=float(metrics.get("loss", "nan")))
         if evaluation is not None and evaluation.is_final:
             v1.logging.info(
                 "Exiting evaluation, global_step=%s >= train max_steps=%s",
-                evaluation.metrics["global_step"],
+                metrics["global_step"],
                 max_steps,
             )
+            return
+        if not goes_on:
+            v1.logging.info("Exiting evaluation, as requested by a listener.")
             return
         if has_ended:
             v1.logging.info("Exiting evaluation: the training has ended, and its last checkpoint "

@@ -18,7 +18,12 @@ from tfdist.estimator.config.task_role import refuse_parameter_servers
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.exporters import BestExporter
 from tfdist.estimator.loop.parameter_servers import end_if_server
-from tfdist.estimator.train.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
+from tfdist.estimator.train.evaluator import (
+    EvaluateAfterSave,
+    EvaluationListener,
+    Evaluator,
+    evaluate_continuously,
+)
 from tfdist.estimator.train.train_spec import EvalSpec, TrainSpec
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.lost_workers import lost_workers_named
@@ -48,6 +53,16 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
       ValueError: If this task cannot take part.
       RuntimeError: If the config's cluster is not usable.
     """
+    return run_task(estimator, train_spec, eval_spec, EvaluationListener())
+
+
+def run_task(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec, listener: EvaluationListener
+) -> Results:
+    """Does the part of this process's task, as `train_and_evaluate`.
+
+    The listener is of the evaluations in a process alone and of an evaluator task.
+    """
     _check_types(estimator, train_spec, eval_spec)
     config = estimator.config
     v1.logging.info("Not using Distribute Coordinator.")
@@ -55,17 +70,17 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     eval_steps = whole_steps("steps", eval_spec.steps)
     check_multiple(eval_steps, config.device.iterations_per_loop)  # Before a long training.
     if config.task_type == TaskType.EVALUATOR:
-        return _evaluate(estimator, train_spec, eval_spec)
+        return _evaluate(estimator, train_spec, eval_spec, listener)
     if _has_evaluator(config):
         _train(estimator, train_spec)
         return None, None
     if config.num_worker_replicas > 1:
         return _train_together(estimator, train_spec, eval_spec)
-    return _train_and_evaluate_alone(estimator, train_spec, eval_spec)
+    return _train_and_evaluate_alone(estimator, train_spec, eval_spec, listener)
 
 
 def _train_and_evaluate_alone(
-    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec, listener: EvaluationListener
 ) -> Results:
     config = estimator.config
     v1.logging.info("Running training and evaluation locally (non-distributed).")
@@ -77,7 +92,7 @@ def _train_and_evaluate_alone(
         config.save_checkpoints_secs,
     )
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
-    _train(estimator, train_spec, EvaluateAfterSave(evaluator))
+    _train(estimator, train_spec, EvaluateAfterSave(evaluator, listener))
     return _results(evaluator)
 
 
@@ -85,7 +100,7 @@ def _train_together(estimator: Estimator, train_spec: TrainSpec, eval_spec: Eval
     config = estimator.config
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
     if config.task_type == TaskType.MASTER:
-        _train(estimator, train_spec, EvaluateAfterSave(evaluator))
+        _train(estimator, train_spec, EvaluateAfterSave(evaluator, EvaluationListener()))
     else:
         if config.is_chief:
             v1.logging.info(
@@ -142,11 +157,13 @@ def _share_metrics(estimator: Estimator, evaluator: Evaluator) -> Results:
     return _results(evaluator) if config.is_chief else shared
 
 
-def _evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Results:
+def _evaluate(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec, listener: EvaluationListener
+) -> Results:
     training_end = TrainingEnd(estimator.model_dir)  # First: the chief may begin any time.
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
     with listening(), in_phase("waiting"):
-        evaluate_continuously(evaluator, train_spec.max_steps, training_end)
+        evaluate_continuously(evaluator, train_spec.max_steps, training_end, listener)
     return _results(evaluator)
 
 
