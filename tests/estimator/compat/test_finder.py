@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -214,3 +215,36 @@ def test_a_listener_of_a_library_ends_a_training_after_an_evaluation(
     assert 2 <= metrics["global_step"] < 5
     with pytest.raises(TypeError, match="must have type `_ContinuousEvalListener`"):
         training._TrainingExecutor(None, None, None, continuous_eval_listener=object())
+
+
+def test_an_evaluator_takes_a_stand_in_for_the_estimator_and_its_paths(
+    of_library: Import, numbers: Any, tmp_path: Any
+) -> None:
+    training = of_library("training")
+    estimator = mock.Mock(spec=tfe.Estimator, model_dir=bytes(tmp_path))
+    estimator.evaluate.side_effect = [{"global_step": 1}, {"global_step": 2}]
+    estimator.latest_checkpoint.side_effect = [None, "one", "one", "two"]
+    exporter = mock.Mock(spec=tfe.Exporter)
+    exporter.name = "all"
+
+    class Keep(training._ContinuousEvalListener):  # type: ignore[name-defined,misc]
+        def after_eval(self, eval_result: Any) -> bool:
+            found.append((eval_result.status, eval_result.checkpoint_path))
+            return True
+
+    found: list[Any] = []
+    spec = training.EvalSpec(numbers(), exporters=exporter, start_delay_secs=0, throttle_secs=0)
+    train_spec = training.TrainSpec(numbers(), max_steps=2)
+    training._TrainingExecutor(
+        estimator, train_spec, spec, continuous_eval_listener=Keep()
+    ).run_evaluator()
+    status = training._EvalStatus
+    assert found == [
+        (status.MISSING_CHECKPOINT, None),
+        (status.EVALUATED, "one"),
+        (status.NO_NEW_CHECKPOINT, None),
+        (status.EVALUATED, "two"),
+    ]
+    assert exporter.export.call_args.kwargs["export_path"] == f"{tmp_path}/export/all"
+    with pytest.raises(TypeError, match="`eval_spec` must have type"):
+        training._TrainingExecutor(estimator, train_spec, None).run_local()

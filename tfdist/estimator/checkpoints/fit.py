@@ -22,7 +22,10 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # Key of object-based checkpoint
 
 
 class CheckpointMismatchError(
-    OneLineError, ValueError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError
+    OneLineError,
+    ValueError,
+    tf.errors.InvalidArgumentError,  # type: ignore[misc]
+    tf.errors.NotFoundError,  # type: ignore[misc]
 ):
     """Raised for a checkpoint that lacks a value that the model restores.
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.background import WaitingListener
@@ -26,23 +27,32 @@ _SHORTEST_WAIT_S = 0.2
 _LOOK_EVERY_S = 2.0  # for the end of the training
 
 
+class EvaluationStatus:
+    """The outcomes of a look for a checkpoint, in tf.estimator's words."""
+
+    EVALUATED = "evaluated"
+    MISSING_CHECKPOINT = "missing checkpoint"
+    NO_NEW_CHECKPOINT = "no new checkpoint"
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
     """The results of `Estimator.evaluate` and of the exporters, in order, for a checkpoint.
 
-    `is_final` says whether its step has reached max_steps. Where there was no new checkpoint, for a
-    listener, the path and the metrics are None.
+    Attributes:
+      status: One of `EvaluationStatus`; without a new checkpoint there is nothing else.
+      is_final: Whether the checkpoint's step has reached max_steps.
     """
 
+    status: str
     metrics: dict[str, Any] | None = None
     exports: list[Any] | None = None
     is_final: bool = False
     checkpoint_path: str | None = None
 
     @property
-    def status(self) -> str:
-        """The word of tf.estimator."""
-        return "no new checkpoint" if self.metrics is None else "evaluated"
+    def is_new(self) -> bool:
+        return self.status == EvaluationStatus.EVALUATED
 
 
 class EvaluationListener:
@@ -71,8 +81,8 @@ class Evaluator:
         self._evaluated_path: str | None = None
         self._warned_at = float("-inf")
 
-    def evaluate(self) -> EvaluationResult | None:
-        """Evaluates; returns None if there is no new checkpoint, with an occasional warning.
+    def evaluate(self) -> EvaluationResult:
+        """Evaluates a new checkpoint; says now and then that there is none.
 
         Raises:
           TypeError, ValueError: If `Estimator.evaluate` was replaced by something that does not
@@ -82,14 +92,14 @@ class Evaluator:
         if not path:
             self._warn("Estimator is not trained yet. Will start an evaluation when a checkpoint "
                        "is ready.")  # fmt: skip
-            return None
+            return EvaluationResult(status=EvaluationStatus.MISSING_CHECKPOINT)
         if path == self._evaluated_path:
             self._warn("No new checkpoint ready for evaluation. Skip this round: the results would "
                        "be the same.")  # fmt: skip
-            return None
+            return EvaluationResult(status=EvaluationStatus.NO_NEW_CHECKPOINT)
         path = self._whole(path)
         if path is None or path == self._evaluated_path:
-            return None
+            return EvaluationResult(status=EvaluationStatus.NO_NEW_CHECKPOINT)
         spec = self.eval_spec
         metrics = self._estimator.evaluate(
             input_fn=spec.input_fn,
@@ -104,20 +114,30 @@ class Evaluator:
         self._warned_at = float("-inf")
         self._evaluated_path = path
         self.last = EvaluationResult(
-            metrics=metrics, exports=exports, is_final=is_final, checkpoint_path=path
+            status=EvaluationStatus.EVALUATED,
+            metrics=metrics,
+            exports=exports,
+            is_final=is_final,
+            checkpoint_path=path,
         )
         return self.last
 
     def _whole(self, path: str) -> str | None:
-        """Returns this checkpoint or, if it is damaged, the newest whole one; None without one."""
+        """Returns this checkpoint or, if it is damaged, the newest whole one; None without one.
+
+        A path that an own `latest_checkpoint` has found elsewhere is returned as it is.
+        """
+        folder = tf.compat.as_str_any(self._estimator.model_dir)
+        if os.path.dirname(tf.compat.as_str_any(path)) != folder.rstrip("/"):
+            return path
         try:
-            return newest_whole(self._estimator.model_dir, first=path)
+            return newest_whole(folder, first=path)
         except CheckpointDamagedError as error:  # The next one may be whole.
             self._warn(str(error))
             return None
 
     def _export(self, path: str, metrics: dict[str, Any], is_final: bool) -> list[Any]:
-        folder = os.path.join(os.fspath(self._estimator.model_dir), "export")
+        folder = os.path.join(tf.compat.as_str_any(self._estimator.model_dir), "export")
         return [
             exporter.export(
                 estimator=self._estimator,
@@ -181,7 +201,7 @@ class EvaluateAfterSave(WaitingListener):
         self._timer.update_last_triggered_step(global_step_value)
         with nullcontext() if signals is None else signals.at_once():
             evaluation = self._evaluator.evaluate()
-        if evaluation is None:
+        if not evaluation.is_new:
             raise RuntimeError(
                 "There was no new checkpoint after the training. Is something else writing to, or "
                 "deleting from, model_dir?"
@@ -213,21 +233,22 @@ def evaluate_continuously(
     while True:
         started = time.monotonic()
         has_ended = training_end.has_come()  # Before the look for the newest checkpoint.
-        goes_on = listener.before_eval()
-        evaluation = evaluator.evaluate() if goes_on else None
-        goes_on = goes_on and listener.after_eval(evaluation or EvaluationResult())
-        metrics = {} if evaluation is None else evaluation.metrics or {}
+        if not listener.before_eval():
+            v1.logging.info("Exiting evaluation, as requested by before_eval of a listener.")
+            return
+        evaluation = evaluator.evaluate()
+        metrics = evaluation.metrics or {}
         if metrics and file is not None:
             file.write(step=int(metrics["global_step"]), loss=float(metrics.get("loss", "nan")))
-        if evaluation is not None and evaluation.is_final:
+        if not listener.after_eval(evaluation):
+            v1.logging.info("Exiting evaluation, as requested by after_eval of a listener.")
+            return
+        if evaluation.is_final:
             v1.logging.info(
                 "Exiting evaluation, global_step=%s >= train max_steps=%s",
                 metrics["global_step"],
                 max_steps,
             )
-            return
-        if not goes_on:
-            v1.logging.info("Exiting evaluation, as requested by a listener.")
             return
         if has_ended:
             v1.logging.info("Exiting evaluation: the training has ended, and its last checkpoint "
@@ -237,7 +258,7 @@ def evaluate_continuously(
         if left > 0:
             v1.logging.info("Waiting %f secs before starting next eval run.", left)
             _sleep(left, training_end)
-        elif spec.throttle_secs == 0 and evaluation is None:
+        elif spec.throttle_secs == 0 and not evaluation.is_new:
             if not has_warned:
                 v1.logging.warning(
                     "EvalSpec.throttle_secs is set as 0. This might overload the job before "

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.instance_variables import is_evaluator_launched
@@ -63,25 +64,26 @@ def run_task(
 
     The listener is of the evaluations in a process alone and of an evaluator task.
     """
-    _check_types(estimator, train_spec, eval_spec)
+    check_types(estimator, train_spec, eval_spec)
     config = estimator.config
     v1.logging.info("Not using Distribute Coordinator.")
     _check_task(config)
     eval_steps = whole_steps("steps", eval_spec.steps)
     check_multiple(eval_steps, config.device.iterations_per_loop)  # Before a long training.
     if config.task_type == TaskType.EVALUATOR:
-        return _evaluate(estimator, train_spec, eval_spec, listener)
+        return evaluate_as_task(estimator, train_spec, eval_spec, listener)
     if _has_evaluator(config):
         _train(estimator, train_spec)
         return None, None
     if config.num_worker_replicas > 1:
         return _train_together(estimator, train_spec, eval_spec)
-    return _train_and_evaluate_alone(estimator, train_spec, eval_spec, listener)
+    return train_and_evaluate_alone(estimator, train_spec, eval_spec, listener)
 
 
-def _train_and_evaluate_alone(
+def train_and_evaluate_alone(
     estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec, listener: EvaluationListener
 ) -> Results:
+    """Trains, and evaluates after checkpoints, in a process alone."""
     config = estimator.config
     v1.logging.info("Running training and evaluation locally (non-distributed).")
     v1.logging.info(
@@ -120,7 +122,10 @@ def _train(
     """
     config = estimator.config
     listeners = [*train_spec.saving_listeners, *own_listeners]
-    notes_end = config.is_chief and (bool(config.cluster_spec) or _has_evaluator(config))
+    is_part_of_run = isinstance(config, RunConfig) and (  # That of a stand-in is none.
+        bool(config.cluster_spec) or _has_evaluator(config)
+    )
+    notes_end = is_part_of_run and config.is_chief
     if notes_end:
         remove_end(estimator.model_dir)
     try:
@@ -157,10 +162,13 @@ def _share_metrics(estimator: Estimator, evaluator: Evaluator) -> Results:
     return _results(evaluator) if config.is_chief else shared
 
 
-def _evaluate(
+def evaluate_as_task(
     estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec, listener: EvaluationListener
 ) -> Results:
-    training_end = TrainingEnd(estimator.model_dir)  # First: the chief may begin any time.
+    """Evaluates each new checkpoint, in a task of type evaluator."""
+    training_end = TrainingEnd(
+        tf.compat.as_str_any(estimator.model_dir)
+    )  # First: the chief may begin any time.
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
     with listening(), in_phase("waiting"):
         evaluate_continuously(evaluator, train_spec.max_steps, training_end, listener)
@@ -223,7 +231,8 @@ def _has_evaluator(config: RunConfig) -> bool:
 # Checks.
 
 
-def _check_types(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
+def check_types(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
+    """Raises a TypeError if an argument of `train_and_evaluate` has another type."""
     for value, name, allowed in (
         (eval_spec, "eval_spec", EvalSpec),
         (estimator, "estimator", Estimator),
