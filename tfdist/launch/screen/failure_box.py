@@ -58,6 +58,7 @@ def failure_box(
     width = max(_NARROWEST, min(width, _WIDEST))
     tail = plain_lines(failure.log_tail)
     error = error_text(tail) if failure.kind in ("exited", "signal") else ""
+    error = failure.detail if failure.kind == "caught" else error
     rows = {
         "where": f"{failure.host}, {f'process {failure.pid}' if failure.pid else 'not started'}",
         "when": f"{failure.at:%Y-%m-%d %H:%M:%S}, {failure.after_s:.1f} s after the start",
@@ -77,12 +78,13 @@ def failure_box(
     is_log_inside = len(log) <= width - len("| restarts   |")
     if is_log_inside:
         rows["log"] = log
+    excerpt = error_excerpt(tail) if error and failure.kind != "caught" else ()
     printed = plain_lines(line for line in tail if not is_startup_line(line))
     room = width - len("|  |")
     first = " first" if aftermath.num_workers > 1 else ""
     panel = Panel(
         Group(
-            *_shown("its", error_excerpt(tail) if error else printed, room, is_all=not error),
+            *_shown("its", excerpt or printed, room, is_all=not excerpt),
             *_shown("mpirun's", plain_lines(failure.mpirun_lines), room),
             _facts(rows),
         ),
@@ -129,6 +131,8 @@ def how_text(failure: Failure) -> str:
         how = signal_text(failure.code)
     elif failure.kind == "ended early":
         how = "exit code 0, but too early"
+    elif failure.kind == "caught":
+        return "its training failed, and its program caught the error"
     else:
         how = failure.kind
     return f"{how}: {failure.detail}" if failure.detail else how
