@@ -46,6 +46,7 @@ ENDS: tuple[tuple[str, FailureKind, int | None, str], ...] = (
     ("signal SIGSEGV (11), exit code 139", "signal", 11, ""),
     ("signal SIGTERM (15), exit code 143", "signal", 15, ""),
     ("exit code 0, but too early", "ended early", 0, ""),
+    ("its training failed, and its program caught the error", "caught", None, ""),
     ("stalled, stopped (SIGSTOP)", "stalled", None, "SIGSTOP"),
     ("stalled", "stalled", None, ""),
     ("silent", "silent", None, ""),

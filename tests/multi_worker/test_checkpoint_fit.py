@@ -23,8 +23,9 @@ def test_every_worker_refuses_what_worker_0s_checkpoint_does_not_fit(
     assert train(3) == [None, None]
     before = {file.name: file.read_bytes() for file in (tmp_path / "0").glob("*ckpt*")}
     expected = (
-        f"CheckpointMismatchError: Checkpoint {tmp_path}/0/model.ckpt-3 does not fit the model: "
-        "kernel is float32 [2, 3] in the checkpoint and float32 [2, 5] in the model "
+        "CheckpointMismatchError: Restoring from checkpoint failed for a mismatch between "
+        f"{tmp_path}/0/model.ckpt-3 and the model: kernel is float32 [2, 3] in the checkpoint and "
+        "float32 [2, 5] in the model "
         "(variables that differ: 1 of 3). Use another model_dir, or the model that wrote the "
         "checkpoint."
     )

@@ -7,6 +7,10 @@ already made stays.
 
 from typing import Any
 
+from tfdist.estimator.keras import version as _keras_version
+
+_keras_version.choose()  # TensorFlow, which the next lines import, reads the choice.
+
 from tfdist.cluster import WorkerLostError
 from tfdist.estimator import experimental, export, inputs
 from tfdist.estimator.added_metrics import add_metrics
@@ -67,7 +71,6 @@ from tfdist.estimator.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from tfdist.estimator.keras import version as _keras_version
 from tfdist.estimator.keras.conversion import model_to_estimator
 from tfdist.estimator.loop.model_check import ModelMismatchError
 from tfdist.estimator.missing import find_missing
@@ -76,8 +79,6 @@ from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.train.train_and_evaluate import train_and_evaluate
 from tfdist.estimator.train.train_spec import EvalSpec, TrainSpec
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
-
-_keras_version.choose()  # No import above has used `tf.keras` yet.
 
 __all__ = [
     "BaselineClassifier",

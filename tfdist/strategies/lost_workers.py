@@ -22,6 +22,7 @@ _REMOTE = re.compile(
 # Horovod's error comes before the news that the process of the lost worker has ended.
 _NEWS_LIMIT_S = 2.0
 
+_CODE = re.compile(r"^\(\d+\) [A-Z_]+: ")  # "(0) INVALID_ARGUMENT: ..."
 _NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)+")
 
 
@@ -43,6 +44,18 @@ def lost_workers_named(
         raise WorkerLostError(line) from error
 
 
+def describe_failure(error: Exception) -> str:
+    """Returns an error in one line, for the other workers: its type, and what it is about.
+
+    TensorFlow's begin with words of every error, and where the op was made.
+    """
+    lines = [line.strip() for line in str(error).splitlines()]
+    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
+    lines = lines[nodes[-1] + 1 :] if nodes else lines
+    what = next((x for x in lines if x and not x.endswith((":", "root error(s) found."))), "")
+    return f"{type(error).__name__}: {_CODE.sub('', what)}".rstrip(". :")
+
+
 def translate(
     error: BaseException, strategy: WorkerStrategy | None, membership: Membership | None
 ) -> str | None:
@@ -52,8 +65,8 @@ def translate(
     if not isinstance(error, _ALWAYS) and not any(sign in error.message for sign in _SIGNS):
         return None
     match = _REMOTE.search(error.message)
-    loss = membership.find_loss(_NEWS_LIMIT_S) if match is None and membership else None
-    if loss is not None:
+    loss = membership.find_loss(_NEWS_LIMIT_S if match is None else 0.0) if membership else None
+    if loss is not None and (match is None or loss.is_failure):
         return loss.line
     who, why = _read(error.message, match, getattr(strategy, "cluster", None))
     return f"Lost {who} while training: {why}. See its output for the cause."

@@ -29,7 +29,7 @@ from tensorflow.python.autograph.core import config as autograph
 # Lists the variables that a tf.train.Checkpoint saves, for a Saver, as a Scaffold does on finalize.
 from tensorflow.python.checkpoint.graph_view import ObjectGraphView
 
-# The class of every session, whose calls are announced; and what finds the fetches of a call.
+# The class of every session, which is announced, as its calls are; what finds a call's fetches.
 from tensorflow.python.client.session import BaseSession, _FetchHandler
 
 # mirrored_run runs a function in one thread per replica; the threads wait for each other where
@@ -375,6 +375,49 @@ def announce_calls(target: str, announce: Callable[[list[tf.Operation]], None]) 
         return make_callable(session, fetches, feed_list, accept_options)
 
     BaseSession._do_run, BaseSession.make_callable = run, make
+
+
+def announce_sessions(target: str, announce: Callable[[v1.Session], None]) -> None:
+    """Announces each new session of a target, before its first call.
+
+    Args:
+      target: The target of the sessions: "grpc://host:port".
+      announce: It gets the session.
+    """
+    make = BaseSession.__init__
+
+    def make_and_announce(session: v1.Session, *args: Any, **kwargs: Any) -> None:
+        make(session, *args, **kwargs)
+        if session.sess_str == target.encode():
+            announce(session)
+
+    BaseSession.__init__ = make_and_announce
+
+
+def put_into_container(graph: tf.Graph, name: str, *, instead_of: str) -> set[str]:
+    """Puts the resources of a graph, those made later as well, into a container of a server.
+
+    What is in a container whose name begins otherwise than `instead_of` stays there.
+    `tf.Graph.container` is for resources that are made later.
+
+    Returns:
+      The names of the containers that the graph has resources in.
+    """
+    value = v1.AttrValue(s=name.encode())
+    graph._container = name
+    names, have_container = set(), {}
+    for op in graph.get_operations():
+        if op.type not in have_container:
+            have_container[op.type] = any(one.name == "container" for one in op.op_def.attr)
+        if not have_container[op.type]:
+            continue
+        given = op.get_attr("container").decode()
+        if not given or given.startswith(instead_of):
+            if given != name:
+                op._set_attr("container", value)
+            given = name
+        names.add(given)
+    return names
 
 
 def note_checkpoint(saver: v1.train.Saver, path: str) -> None:

@@ -164,3 +164,25 @@ def test_settings_without_a_checkpoint_are_refused() -> None:
 def test_what_is_neither_path_nor_settings_is_refused(dense: Make, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be a string or a WarmStartSettings, instead got"):
         tfe.Estimator(dense(), tmp_path, warm_start_from=3)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_average_begins_at_the_warm_value_in_any_order_of_initializers(
+    older: tfe.Estimator, is_new: bool
+) -> None:
+    from tfdist.estimator.checkpoints.warm_start import apply_warm_start
+
+    with tf.Graph().as_default(), v1.Session() as session:
+        if not is_new:
+            v1.disable_control_flow_v2()
+        try:
+            kernel = v1.get_variable("kernel", initializer=np.ones([2, 3], np.float32))
+            average = v1.train.ExponentialMovingAverage(0.5)
+            average.apply([kernel])
+        finally:
+            v1.enable_control_flow_v2()
+        apply_warm_start(WarmStartSettings(older.model_dir))
+        session.run(average.average(kernel).initializer)
+        expected = older.get_variable_value("kernel")
+        np.testing.assert_array_equal(session.run(average.average(kernel)), expected)
+        assert np.any(expected != 1)

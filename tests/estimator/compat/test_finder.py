@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,10 +29,15 @@ def of_library() -> Iterator[Import]:
     finder.install("old_library")
     finder.install("old_library")
     yield lambda name: importlib.import_module(f"old_library.python.estimator.{name}")
-    sys.meta_path.pop()
+    _uninstall("old_library")
     for name in [name for name in sys.modules if name.split(".")[0] == "old_library"]:
         del sys.modules[name]
-    assert not any(isinstance(one, finder.EstimatorModules) for one in sys.meta_path)
+
+
+def _uninstall(package: str) -> None:
+    root = f"{package}.python.estimator"
+    [own] = [one for one in sys.meta_path if getattr(one, "root", "") == root]
+    sys.meta_path.remove(own)
 
 
 def test_every_module_can_be_imported_also_as_an_attribute(of_library: Import) -> None:
@@ -132,3 +138,113 @@ def test_export_outputs_of_tensorflow_count_as_such() -> None:
         )
     assert spec.export_outputs["serving_default"] is output
     assert not isinstance("regression", tfe.export.ExportOutput)
+
+
+@pytest.fixture
+def of_tensorflow() -> Iterator[Import]:
+    """Imports a module below TensorFlow's own path of tf.estimator."""
+    finder.install("tensorflow")
+    yield lambda name: importlib.import_module(f"tensorflow.python.{name}")
+    _uninstall("tensorflow")
+    for name in [name for name in sys.modules if name.startswith("tensorflow.python.estimator")]:
+        del sys.modules[name]
+    del sys.modules["tensorflow.python.distribute.estimator_training"]
+
+
+def test_tensorflows_own_path_has_the_same_names(of_tensorflow: Import, of_library: Import) -> None:
+    for module, name in (("estimator.exporter", "_SavedModelExporter"), ("estimator.gc", "Path")):
+        assert getattr(of_tensorflow(module), name) is getattr(
+            of_library(module.removeprefix("estimator.")), name
+        )
+    coordinator = of_tensorflow("distribute.estimator_training")
+    assert not coordinator.should_run_distribute_coordinator(tfe.RunConfig())
+    assert not hasattr(coordinator, "__path__")
+
+
+def test_rules_keep_the_newest_exports(of_library: Import, tmp_path: Any) -> None:
+    gc = of_library("gc")
+    for name in ("3", "1", "2", "notes"):
+        (tmp_path / name).mkdir()
+
+    def with_number(path: Any) -> Any:
+        last = path.path.rpartition("/")[2]
+        return path._replace(export_version=int(last)) if last.isdigit() else None
+
+    paths = gc._get_paths(str(tmp_path), parser=with_number)
+    newest = gc._largest_export_versions(2)
+    assert [path.export_version for path in newest(paths)] == [2, 3]
+    assert [path.export_version for path in gc._negation(newest)(paths)] == [1]
+    assert gc._union(newest, gc._negation(newest))(paths) == paths
+    assert newest(paths[:1]) == paths[:1]
+
+
+def test_optimizers_of_tensorflow_1_have_names(of_library: Import) -> None:
+    make = of_library("canned.optimizers").get_optimizer_instance
+    assert isinstance(make("Ftrl", 0.005), v1.train.FtrlOptimizer)
+    given = v1.train.AdamOptimizer(0.1)
+    assert make(given, 0.005) is given is make(lambda: given)
+    with pytest.raises(ValueError, match="Supported names are"):
+        make("Lamb", 0.1)
+    with pytest.raises(ValueError, match="learning_rate must be specified"):
+        make("Adam")
+    with pytest.raises(ValueError, match="not an Optimizer instance"):
+        make(tf.keras.optimizers.SGD(0.1))
+
+
+def test_a_listener_of_a_library_ends_a_training_after_an_evaluation(
+    of_library: Import, dense: Any, numbers: Any, tmp_path: Any
+) -> None:
+    training = of_library("training")
+    paths = []
+
+    class Stop(training._ContinuousEvalListener):  # type: ignore[name-defined,misc]
+        def after_eval(self, eval_result: Any) -> bool:
+            paths.append((eval_result.status, eval_result.checkpoint_path))
+            return len(paths) < 2
+
+    config = tfe.RunConfig(model_dir=str(tmp_path), save_checkpoints_steps=1)
+    executor = training._TrainingExecutor(
+        tfe.Estimator(dense("adam"), config=config),
+        training.TrainSpec(numbers(batches=20), max_steps=20),
+        training.EvalSpec(numbers(), throttle_secs=0),
+        continuous_eval_listener=Stop(),
+    )
+    metrics, _ = executor.run()
+    assert [status for status, _ in paths[:2]] == ["evaluated"] * 2
+    assert str(paths[0][1]) == f"{tmp_path}/model.ckpt-1"
+    assert 2 <= metrics["global_step"] < 5
+    with pytest.raises(TypeError, match="must have type `_ContinuousEvalListener`"):
+        training._TrainingExecutor(None, None, None, continuous_eval_listener=object())
+
+
+def test_an_evaluator_takes_a_stand_in_for_the_estimator_and_its_paths(
+    of_library: Import, numbers: Any, tmp_path: Any
+) -> None:
+    training = of_library("training")
+    estimator = mock.Mock(spec=tfe.Estimator, model_dir=bytes(tmp_path))
+    estimator.evaluate.side_effect = [{"global_step": 1}, {"global_step": 2}]
+    estimator.latest_checkpoint.side_effect = [None, "one", "one", "two"]
+    exporter = mock.Mock(spec=tfe.Exporter)
+    exporter.name = "all"
+
+    class Keep(training._ContinuousEvalListener):  # type: ignore[name-defined,misc]
+        def after_eval(self, eval_result: Any) -> bool:
+            found.append((eval_result.status, eval_result.checkpoint_path))
+            return True
+
+    found: list[Any] = []
+    spec = training.EvalSpec(numbers(), exporters=exporter, start_delay_secs=0, throttle_secs=0)
+    train_spec = training.TrainSpec(numbers(), max_steps=2)
+    training._TrainingExecutor(
+        estimator, train_spec, spec, continuous_eval_listener=Keep()
+    ).run_evaluator()
+    status = training._EvalStatus
+    assert found == [
+        (status.MISSING_CHECKPOINT, None),
+        (status.EVALUATED, "one"),
+        (status.NO_NEW_CHECKPOINT, None),
+        (status.EVALUATED, "two"),
+    ]
+    assert exporter.export.call_args.kwargs["export_path"] == f"{tmp_path}/export/all"
+    with pytest.raises(TypeError, match="`eval_spec` must have type"):
+        training._TrainingExecutor(estimator, train_spec, None).run_local()

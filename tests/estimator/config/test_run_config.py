@@ -13,7 +13,8 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import ClusterError
 from tfdist.estimator import DeviceConfig, RunConfig
-from tfdist.estimator.config.run_config import TaskType, default_session_config
+from tfdist.estimator.config.run_config import TaskType
+from tfdist.estimator.graph.sessions import with_defaults
 from tfdist.strategies import MultiWorkerStrategy
 
 
@@ -111,6 +112,13 @@ def test_replace_checks_as_the_constructor_does() -> None:
     for name, value, words in (("save_summary_steps", -1, message), ("model_dir", "", "non-empty")):
         with pytest.raises(ValueError, match=words):
             RunConfig().replace(**{name: value})
+
+
+def test_graph_optimizers_that_the_user_has_set_stay_as_they_are() -> None:
+    own = v1.ConfigProto()
+    own.graph_options.rewrite_options.layout_optimizer = 1  # ON
+    own.graph_options.rewrite_options.memory_optimization = 4
+    assert with_defaults(own) == own
 
 
 def test_copies_do_not_share_the_session_config() -> None:
@@ -344,7 +352,10 @@ def test_a_cluster_that_contradicts_itself_is_refused(
         RunConfig()
 
 
-def test_a_sum_of_large_tensors_is_one_op_so_that_its_order_does_not_depend_on_timing() -> None:
+@pytest.mark.parametrize("given", [None, v1.ConfigProto(allow_soft_placement=True)])
+def test_a_sum_of_large_tensors_is_one_op_so_that_its_order_does_not_depend_on_timing(
+    given: v1.ConfigProto | None,
+) -> None:
     with tf.Graph().as_default():
         is_run = v1.placeholder(tf.bool, [])
         size = [16, 1 << 20]  # TensorFlow takes a CPU's memory for 256 MB.
@@ -354,7 +365,7 @@ def test_a_sum_of_large_tensors_is_one_op_so_that_its_order_does_not_depend_on_t
 
         value = tf.cond(is_run, added, lambda: tf.constant(0.0))
         metadata, options = v1.RunMetadata(), v1.RunOptions(output_partition_graphs=True)
-        with v1.Session(config=default_session_config()) as session:
+        with v1.Session(config=with_defaults(given)) as session:
             session.run(value, {is_run: False}, options, metadata)
     types = [node.op for graph in metadata.partition_graphs for node in graph.node]
     assert types.count("AddN") == 1
@@ -380,9 +391,9 @@ def test_a_session_in_a_cluster_sees_its_own_task_and_the_ps(
     if filters is None:
         assert session_config is None
         return
-    assert list(session_config.device_filters) == filters
-    assert session_config.allow_soft_placement
-    assert session_config.graph_options.rewrite_options.meta_optimizer_iterations == 1  # ONE
+    of_tf_estimator = v1.ConfigProto(allow_soft_placement=True, device_filters=filters)
+    of_tf_estimator.graph_options.rewrite_options.meta_optimizer_iterations = 1  # ONE
+    assert session_config == of_tf_estimator
     own = v1.ConfigProto(log_device_placement=True)
     assert RunConfig(session_config=own).session_config == own
 

@@ -157,12 +157,12 @@ def _on_host(result: Callable[[tf.Tensor], Any]) -> Callable[[tf.Tensor], dict[s
         (
             _on_host(lambda x: {"loss": v1.metrics.mean(x)}),
             ValueError,
-            "Metric with name 'loss' is not allowed",
+            "Metric with name `loss` is not allowed",
         ),
         (
             lambda x: {"eval_metric_ops": {"global_step": v1.metrics.mean(x)}},
             ValueError,
-            "Metric with name 'global_step' is not allowed",
+            "Metric with name `global_step` is not allowed",
         ),
     ],
     ids=["both kinds", "no dict", "no metric", "loss", "global_step"],

@@ -1,9 +1,7 @@
 """Layers of both Keras in a model_fn."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -14,7 +12,6 @@ import tensorflow.compat.v1 as v1
 import tf_keras
 
 import tfdist.estimator as tfe
-from tfdist.estimator.keras import version
 
 Make = Callable[..., Any]
 
@@ -171,43 +168,3 @@ def test_a_model_of_v1_layers_trains_with_its_collections(tmp_path: Path) -> Non
     assert result == {"loss": pytest.approx(0.9798661, abs=1e-5), "global_step": 5}
     sums = {name: estimator.get_variable_value(name).sum() for name in ("conv2d/kernel",)}
     assert sums == {"conv2d/kernel": pytest.approx(2.47068, abs=1e-4)}
-
-
-# Which Keras `tf.keras` is.
-
-
-@pytest.fixture
-def choose_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """Chooses where TensorFlow's `keras` looks so, None: is unloaded; returns the environment."""
-
-    def choose_with(shown: str | None, chosen: str | None = None) -> dict[str, str]:
-        class Keras:
-            def __repr__(self) -> str:
-                return str(shown)
-
-        environ = {} if chosen is None else {"TF_USE_LEGACY_KERAS": chosen}
-        if shown is None:
-            monkeypatch.delitem(sys.modules, "tensorflow")
-        else:
-            monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(keras=Keras()))
-        monkeypatch.setattr("os.environ", environ)
-        version.choose()
-        return environ
-
-    return choose_with
-
-
-@pytest.mark.parametrize(
-    ("shown", "chosen", "expected"),
-    [(None, None, "1"), ("<KerasLazyLoader>", None, "1"), ("<KerasLazyLoader>", "0", "0")],
-)
-def test_keras_2_is_chosen_before_tf_keras_is_touched_unless_the_user_has_chosen(
-    choose_with: Make, shown: str | None, chosen: str | None, expected: str
-) -> None:
-    assert choose_with(shown, chosen) == {"TF_USE_LEGACY_KERAS": expected}
-
-
-def test_keras_3_that_is_in_use_already_is_told(choose_with: Make) -> None:
-    with pytest.warns(UserWarning, match="Set TF_USE_LEGACY_KERAS=1, or import tfdist.estimator"):
-        environ = choose_with("<module 'keras._tf_keras.keras' from 'keras'>")
-    assert environ == {}

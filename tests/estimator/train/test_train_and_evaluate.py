@@ -13,9 +13,8 @@ import pytest
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.estimator import EvalSpec, TrainSpec
+from tfdist.estimator import EvalSpec, TrainSpec, train_and_evaluate
 from tfdist.estimator.checkpoints.training_end import remove_end, write_end
-from tfdist.estimator.train import train_and_evaluate
 from tfdist.strategies import MultiWorkerStrategy
 
 Make = Callable[..., Any]

@@ -45,6 +45,24 @@ def test_a_worker_that_only_lost_another_one_is_not_blamed(
     assert (unknown.worker, unknown.exit_code) == (lost.plan.index, 1)
 
 
+@pytest.mark.parametrize("code", [0, None])
+def test_a_worker_whose_program_caught_the_error_of_its_training_is_blamed(
+    make_worker: MakeWorker, code: int | None
+) -> None:
+    ended = {} if code is None else {"code": code, "ended_s": 901.0}
+    failed, lost = make_worker(**ended), make_worker(code=200, ended_s=902.0)
+    why = "its training has failed: ValueError: no. See its output for the cause."
+    lines = [f"WorkerLostError: Lost worker {failed.plan.index} (a:1) while training: {why}"]
+    found = with_cause(verdict_of(failed, lost), [failed, lost], lambda worker: lines)
+    expected = Verdict(
+        exit_code=1, worker=failed.plan.index, kind="caught", detail="ValueError: no"
+    )
+    assert found == expected
+    lines[:] = ["WorkerLostError: Lost worker 7 (a:1) while training: " + why]
+    unknown = with_cause(verdict_of(failed, lost), [failed, lost], lambda worker: lines)
+    assert unknown == verdict_of(failed, lost)
+
+
 def test_a_failure_is_judged_as_soon_as_no_report_of_an_earlier_one_can_arrive(
     make_worker: MakeWorker,
 ) -> None:

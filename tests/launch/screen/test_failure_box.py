@@ -222,6 +222,7 @@ def test_the_kind_of_failure_is_described_in_words(failed: Failed) -> None:
     details = {
         ("stalled", "made no step for 60 s"): "stalled: made no step for 60 s",
         ("silent", "does not answer since 12:04"): "silent: does not answer since 12:04",
+        ("caught", "ValueError: no"): "its training failed, and its program caught the error",
         ("ended early", "worker 0 needed it"): "exit code 0, but too early: worker 0 needed it",
     }
     for (kind, detail), text in details.items():

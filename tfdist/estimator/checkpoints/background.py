@@ -128,8 +128,10 @@ class WaitingListener(v1.train.CheckpointSaverListener):  # type: ignore[misc]
 
 def reads_files(listener: v1.train.CheckpointSaverListener) -> bool:
     """Returns whether a listener may expect the files of a checkpoint in its `after_save`."""
-    has_own = type(listener).after_save is not v1.train.CheckpointSaverListener.after_save
-    return has_own and not isinstance(listener, WaitingListener)
+    after_save = getattr(type(listener), "after_save", None)  # A stand-in has it as a value.
+    return after_save is not v1.train.CheckpointSaverListener.after_save and not isinstance(
+        listener, WaitingListener
+    )
 
 
 class SaverOps:

@@ -21,8 +21,21 @@ from tfdist.process.endings import OneLineError
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # Key of object-based checkpoints; no public name.
 
 
-class CheckpointMismatchError(OneLineError, ValueError):
-    """Raised for a checkpoint that lacks a value that the model restores."""
+class CheckpointMismatchError(
+    OneLineError,
+    ValueError,
+    tf.errors.InvalidArgumentError,  # type: ignore[misc]
+    tf.errors.NotFoundError,  # type: ignore[misc]
+):
+    """Raised for a checkpoint that lacks a value that the model restores.
+
+    Programs catch what TensorFlow raised in its place: a ValueError at a warm start, and at a
+    restore an InvalidArgumentError for a shape or a NotFoundError for a name.
+    """
+
+    def __init__(self, message: str) -> None:
+        tf.errors.OpError.__init__(self, None, None, message, tf.errors.INVALID_ARGUMENT)
+        super().__init__(message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +99,15 @@ def mismatch(saver: v1.train.Saver, checkpoint: str) -> str | None:
     """
     what = _difference(values_of(saver, v1.get_default_graph()), checkpoint)
     return what and (
-        f"Checkpoint {checkpoint} does not fit the model: {what}. Use another model_dir, or the "
-        "model that wrote the checkpoint."
+        f"Restoring from checkpoint failed for a mismatch between {checkpoint} and the model: "
+        f"{what}. Use another model_dir, or the model that wrote the checkpoint."
     )
 
 
 def values_of(saver: v1.train.Saver, graph: tf.Graph) -> dict[str, CheckpointValue]:
     """Returns the values that a built saver of a graph saves and restores, by name."""
-    if saver.saver_def is None:  # It saves nothing.
-        return {}
+    if not isinstance(getattr(saver, "saver_def", None), v1.train.SaverDef):
+        return {}  # It saves nothing, or is a stand-in for a saver.
     path = graph.get_tensor_by_name(saver.saver_def.filename_tensor_name)
     return _restored_by(op for op in path.consumers() if op.type == "RestoreV2")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -10,6 +11,12 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints import fit
 from tfdist.estimator.checkpoints.recovery import whole_at
+from tfdist.strategies.graph_walks import descendants
+from tfdist.strategies.private_tensorflow import replace_input
+
+_IS_INITIALIZED = {"VarIsInitializedOp", "IsVariableInitialized"}
+# The operations of `tf.cond`, new and old.
+_BRANCHES = {"If", "StatelessIf", "Identity", "Switch", "RefSwitch"}
 
 VocabInfo = v1.train.VocabInfo
 
@@ -89,6 +96,33 @@ def apply_warm_start(settings: WarmStartSettings | None) -> None:
     checkpoint = whole_at(tf.compat.as_str(settings.ckpt_to_initialize_from))
     if checkpoint is not None:
         settings = settings._replace(ckpt_to_initialize_from=checkpoint)
+    before = [(variable, variable.initializer) for variable in v1.global_variables()]
     v1.train.warm_start(*settings)
+    _start_averages(before)
     if checkpoint is not None:
         fit.check_initial_values(checkpoint)
+
+
+def _start_averages(before: Sequence[tuple[Any, tf.Operation]]) -> None:
+    """Makes what begins at a variable, as its moving average does, begin at the warm value.
+
+    The initial value of an average is `variable if is_initialized(variable) else initial_value`,
+    and which of both it gets depends on the order of the initializers. A warm start replaces the
+    variable's initializer; here it replaces the other branch's value as well.
+
+    Args:
+      before: Each variable, and its initializer before the warm start.
+    """
+    checks: dict[tf.Operation, list[tf.Operation]] = {}
+    for op in v1.get_default_graph().get_operations():
+        if op.type in _IS_INITIALIZED:
+            checks.setdefault(op.inputs[0].op, []).append(op)
+    for variable, initializer in before:
+        warm = variable.initializer
+        if warm is initializer or variable.op not in checks or len(initializer.inputs) != 2:
+            continue  # Without a warm start, or an average; or it has a value on each replica.
+        warm = getattr(warm, "op", warm)  # With a new vocabulary it is a variable's new value.
+        (_, old), (_, new) = initializer.inputs, warm.inputs
+        is_passed_on = descendants(checks[variable.op], is_inside=lambda op: op.type in _BRANCHES)
+        for op in is_passed_on:
+            replace_input(op, old, new)

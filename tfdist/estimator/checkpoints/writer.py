@@ -104,10 +104,11 @@ class CheckpointWriter:
                 self._limit.note(what, time.monotonic() - began_s)
 
         if type(saver) is not v1.train.Saver or saver.saver_def is None or is_remote(save_path):
-            earlier = list(getattr(saver, "last_checkpoints", ()))
+            # Of a stand-in for a saver, calls alone are asked.
+            earlier = list(saver.last_checkpoints) if isinstance(saver, v1.train.Saver) else []
             options.update(meta_graph_suffix=meta_graph_suffix, write_meta_graph=write_meta_graph)
             path = saver.save(sess, save_path, global_step, latest_filename, **options)
-            if path is not None:
+            if isinstance(path, str):
                 self.progress.write(position, path, path)
                 remove_positions(earlier)
             note_end()

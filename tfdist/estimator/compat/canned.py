@@ -1,6 +1,6 @@
-"""`tensorflow_estimator.python.estimator.canned`: keys of results, and the network's model_fn.
+"""`tensorflow_estimator.python.estimator.canned`: keys, optimizers, and the network's model_fn.
 
-They are what TensorFlow Privacy's canned estimators and heads need.
+They are what the canned estimators and heads of libraries need.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.canned.dnn import dnn_tower
 from tfdist.estimator.canned.layers import Activation
@@ -29,6 +30,65 @@ class PredictionKeys:
     LOGITS = "logits"
     PREDICTIONS = "predictions"
     PROBABILITIES = "probabilities"
+
+
+class MetricKeys:
+    """The keys of the results of an evaluation."""
+
+    LOSS = "loss"
+    LOSS_MEAN = "average_loss"
+    LOSS_REGULARIZATION = "regularization_loss"
+    ACCURACY = "accuracy"
+    ACCURACY_BASELINE = "accuracy_baseline"
+    AUC = "auc"
+    AUC_PR = "auc_precision_recall"
+    LABEL_MEAN = "label/mean"
+    PRECISION = "precision"
+    PREDICTION_MEAN = "prediction/mean"
+    RECALL = "recall"
+
+
+class _Head:
+    """The base class of heads of TensorFlow 1: a subclass has its members."""
+
+    def create_estimator_spec(self, *args: Any, **kwargs: Any) -> EstimatorSpec:
+        raise NotImplementedError(f"{type(self).__name__} has no create_estimator_spec.")
+
+
+_OPTIMIZERS = {
+    "Adagrad": v1.train.AdagradOptimizer,
+    "Adam": v1.train.AdamOptimizer,
+    "Ftrl": v1.train.FtrlOptimizer,
+    "RMSProp": v1.train.RMSPropOptimizer,
+    "SGD": v1.train.GradientDescentOptimizer,
+}
+
+
+def get_optimizer_instance(opt: Any, learning_rate: float | None = None) -> v1.train.Optimizer:
+    """Returns an optimizer of TensorFlow 1.
+
+    Args:
+      opt: The optimizer, a function without arguments that returns it, or its name.
+      learning_rate: For a name.
+
+    Raises:
+      ValueError: For anything else, and for a name without a learning rate.
+    """
+    if isinstance(opt, str):
+        if opt not in _OPTIMIZERS:
+            raise ValueError(
+                f"Unsupported optimizer name: {opt}. Supported names are: {sorted(_OPTIMIZERS)}"
+            )
+        if not learning_rate:
+            raise ValueError("learning_rate must be specified when opt is string.")
+        return _OPTIMIZERS[opt](learning_rate=learning_rate)
+    made = opt() if callable(opt) else opt
+    if not isinstance(made, v1.train.Optimizer):
+        raise ValueError(
+            f"The given object is not an Optimizer instance. Given: {made!r}. Give one of "
+            "tf.compat.v1.train, or its name."
+        )
+    return made
 
 
 class _Gauge:

@@ -38,8 +38,9 @@ def enable_compat(*, parameter_servers: Literal["replace"] | None = None) -> Non
     * `tf.keras.estimator.model_to_estimator`, where `tf.keras` is Keras 2, and
       `tf.compat.v1.keras.estimator.model_to_estimator`;
     * `from tensorflow_estimator import estimator`, the v1 version, unless that is installed;
-    * `tensorflow_estimator.python.estimator...`, from which libraries import: modules, classes and
-      keys of the same names, each from tfdist. The use of one that is missing says so.
+    * `tensorflow_estimator.python.estimator...` and `tensorflow.python.estimator...`, from which
+      libraries import: modules, classes and keys of the same names, each from tfdist. The use of
+      one that is missing says so.
 
     Args:
       parameter_servers: "replace" sets the environment variable TFDIST_PARAMETER_SERVERS: every
@@ -68,6 +69,7 @@ def enable_compat(*, parameter_servers: Literal["replace"] | None = None) -> Non
     for name, version in _KERAS.items():
         keras: Any = importlib.import_module(name)
         keras.model_to_estimator = (v1 if version == "v1" else v2).model_to_estimator
+    finder.install("tensorflow")
     if "tensorflow_estimator" in sys.modules or not importlib.util.find_spec(
         "tensorflow_estimator"
     ):

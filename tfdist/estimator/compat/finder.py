@@ -1,11 +1,13 @@
 """The finder of `tensorflow_estimator.python.estimator...`, from which libraries import.
 
     from tensorflow_estimator.python.estimator.canned import prediction_keys
+    from tensorflow.python.estimator.canned import prediction_keys
                                               |
           a module of `_MODULES`: each name is looked up in ours when it is used
 
-The modules are those of TensorFlow Privacy's estimators, and those of names that programs import
-although tf.estimator did not export them (docs/moving-from-tf-estimator.md). A name that is not
+The modules are those of the estimators of libraries (TensorFlow Privacy, deepctr, EasyRec), and
+those of names that programs import although tf.estimator did not export them
+(docs/moving-from-tf-estimator.md). A name that is not
 here is an object whose use says so, as in `tfdist.estimator.missing`: libraries import more than a
 program uses.
 """
@@ -26,17 +28,22 @@ _ROOT = "python.estimator"
 _PACKAGES = ("", "canned", "export", "head")
 _HEADS, _CANNED = "tfdist.estimator.compat.base_head", "tfdist.estimator.compat.canned"
 _EXPORT = "tfdist.estimator.export"
+_TRAINING, _OLD_EXPORTS = "tfdist.estimator.compat.training", "tfdist.estimator.compat.old_exports"
 # Where to look for the names of each module, before `tfdist.estimator.v1`.
 _MODULES: dict[str, str] = {
     "canned.dnn": _CANNED,
     "canned.head": _CANNED,
     "canned.linear": _CANNED,
     "canned.metric_keys": _CANNED,
+    "canned.optimizers": _CANNED,
     "canned.prediction_keys": _CANNED,
     "early_stopping": "tfdist.estimator.train.early_stopping",
     "estimator": _CANNED,
+    "estimator_export": _OLD_EXPORTS,
     "export.export": _EXPORT,
     "export.export_output": _EXPORT,
+    "exporter": "tfdist.estimator.evaluation.exporters",
+    "gc": _OLD_EXPORTS,
     "head.base_head": _HEADS,
     "head.binary_class_head": _HEADS,
     "head.multi_class_head": _HEADS,
@@ -44,14 +51,18 @@ _MODULES: dict[str, str] = {
     "mode_keys": _CANNED,
     "model_fn": _CANNED,
     "run_config": "tfdist.estimator.config.run_config",
+    "training": _TRAINING,
+    "util": _OLD_EXPORTS,
 }
+# Modules that TensorFlow had elsewhere.
+_ELSEWHERE = {"tensorflow.python.distribute.estimator_training": _TRAINING}
 
 
 class EstimatorModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds and makes the modules below a package, as TensorFlow had them.
 
     Args:
-      package: "tensorflow_estimator".
+      package: "tensorflow_estimator", or "tensorflow", whose own modules come first.
     """
 
     def __init__(self, package: str) -> None:
@@ -62,6 +73,8 @@ class EstimatorModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Returns the spec of a module; raises ModuleNotFoundError for one that is not here."""
+        if fullname in _ELSEWHERE and fullname.startswith(f"{self._python}."):
+            return importlib.machinery.ModuleSpec(fullname, self)
         if fullname == self._python:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         if fullname != self.root and not fullname.startswith(f"{self.root}."):
@@ -80,7 +93,7 @@ class EstimatorModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         name = module.__name__
         if name == self._python:
             return
-        part = self._part(name)
+        part = "" if name in _ELSEWHERE else self._part(name)
 
         def find_submodule(attribute: str) -> Any:
             inner = f"{part}.{attribute}" if part else attribute
@@ -91,9 +104,10 @@ class EstimatorModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def find(attribute: str) -> Any:
             if attribute.startswith("__"):
                 raise AttributeError(attribute)
-            return _find(_MODULES[part], name, attribute)
+            return _find(_ELSEWHERE.get(name) or _MODULES[part], name, attribute)
 
-        module.__getattr__ = find_submodule if part in _PACKAGES else find  # type: ignore[method-assign]
+        is_package = part in _PACKAGES and name not in _ELSEWHERE
+        module.__getattr__ = find_submodule if is_package else find  # type: ignore[method-assign]
 
     def _part(self, name: str) -> str:
         return name[len(self.root) :].removeprefix(".")

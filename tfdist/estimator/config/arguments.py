@@ -58,8 +58,8 @@ def checked_listeners(listeners: Any) -> tuple[v1.train.CheckpointSaverListener,
     for listener in listeners:
         if not isinstance(listener, v1.train.CheckpointSaverListener):
             raise TypeError(
-                "All saving_listeners must be `CheckpointSaverListener` instances, given: "
-                f"{listener!r}"
+                "All saving_listeners must be `CheckpointSaverListener` instances; the argument "
+                f"must be a list of CheckpointSaverListener, given: {listener!r}"
             )
     return listeners
 

@@ -108,18 +108,9 @@ class DeviceConfig:
 
 
 def default_session_config() -> v1.ConfigProto:
-    """Returns the default config of a session: soft placement, one pass of optimisation.
-
-    Two of TensorFlow's optimizers of graphs are off without a GPU. That of layouts examines the
-    graph there and changes nothing. That of memory replaces a sum of three or more large tensors by
-    additions in any order, whose last bits differ from step to step.
-    """
+    """Returns tf.estimator's config of a session: soft placement, one pass of optimisation."""
     config = v1.ConfigProto(allow_soft_placement=True)
-    rewrites = config.graph_options.rewrite_options
-    rewrites.meta_optimizer_iterations = 1  # ONE
-    if not tf.config.list_physical_devices("GPU"):
-        rewrites.layout_optimizer = 2  # OFF
-        rewrites.memory_optimization = 1  # NO_MEM_OPT
+    config.graph_options.rewrite_options.meta_optimizer_iterations = 1  # ONE
     return config
 
 

@@ -204,7 +204,7 @@ def metrics_of(spec: EstimatorSpec) -> dict[str, Any]:
 def _with_loss(metrics: dict[str, Any], loss: tf.Tensor) -> dict[str, Any]:
     for name in ("loss", "global_step"):
         if name in metrics:
-            raise ValueError(f"Metric with name {name!r} is not allowed: the Estimator adds it.")
+            raise ValueError(f"Metric with name `{name}` is not allowed: the Estimator adds it.")
     assert not any(is_keras_metric(m) for m in metrics.values())
     metrics = {**metrics, "loss": v1.metrics.mean(loss, name="mean_loss")}
     return dict(sorted(metrics.items()))  # The order in which results are returned and written.

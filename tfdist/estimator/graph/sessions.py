@@ -35,8 +35,19 @@ _LAST_CLOSE_LIMIT_S = 75.0
 
 
 def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
-    """Returns the user's config, else the default: soft placement, one pass of optimisation."""
-    return config if config is not None else default_session_config()
+    """Returns the config of a session: a copy of the user's, else of tf.estimator's default.
+
+    Without a GPU two of TensorFlow's optimizers of graphs are off, unless the user has set them.
+    That of layouts examines the graph there and changes nothing. That of memory replaces a sum of
+    three or more large tensors by additions in any order, whose last bits differ from step to step.
+    """
+    chosen = v1.ConfigProto()
+    chosen.CopyFrom(default_session_config() if config is None else config)
+    rewrites = chosen.graph_options.rewrite_options
+    if not tf.config.list_physical_devices("GPU"):
+        rewrites.layout_optimizer = rewrites.layout_optimizer or 2  # OFF
+        rewrites.memory_optimization = rewrites.memory_optimization or 1  # NO_MEM_OPT
+    return chosen
 
 
 def configured(placement: Placement, config: RunConfig) -> v1.ConfigProto:

@@ -39,7 +39,7 @@ from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.loop.variable_inputs import find_variable_inputs
 from tfdist.process.progress_file import in_phase
-from tfdist.strategies.lost_workers import lost_workers_named
+from tfdist.strategies.lost_workers import describe_failure, lost_workers_named
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of
 from tfdist.strategies.stop_signals import StopSignals
@@ -152,7 +152,7 @@ class OtherWorkers(Peers):
             self._signals.leave_if_requested()  # The lost worker was asked to stop as well.
             raise
         except Exception as error:
-            membership.set_failure(f"{type(error).__name__}: {error}")
+            membership.set_failure(describe_failure(error))
             raise
         finally:
             membership.calls = None

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.background import WaitingListener
@@ -26,16 +27,44 @@ _SHORTEST_WAIT_S = 0.2
 _LOOK_EVERY_S = 2.0  # for the end of the training
 
 
+class EvaluationStatus:
+    """The outcomes of a look for a checkpoint, in tf.estimator's words."""
+
+    EVALUATED = "evaluated"
+    MISSING_CHECKPOINT = "missing checkpoint"
+    NO_NEW_CHECKPOINT = "no new checkpoint"
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
     """The results of `Estimator.evaluate` and of the exporters, in order, for a checkpoint.
 
-    `is_final` says whether its step has reached max_steps.
+    Attributes:
+      status: One of `EvaluationStatus`; without a new checkpoint there is nothing else.
+      is_final: Whether the checkpoint's step has reached max_steps.
     """
 
-    metrics: dict[str, Any]
-    exports: list[Any]
-    is_final: bool
+    status: str
+    metrics: dict[str, Any] | None = None
+    exports: list[Any] | None = None
+    is_final: bool = False
+    checkpoint_path: str | None = None
+
+    @property
+    def is_new(self) -> bool:
+        return self.status == EvaluationStatus.EVALUATED
+
+
+class EvaluationListener:
+    """May end a training or an evaluator from around its evaluations, as in tf.estimator."""
+
+    def before_eval(self) -> bool:
+        """Returns whether to go on."""
+        return True
+
+    def after_eval(self, eval_result: EvaluationResult) -> bool:
+        """Returns whether to go on."""
+        return True
 
 
 class Evaluator:
@@ -52,8 +81,8 @@ class Evaluator:
         self._evaluated_path: str | None = None
         self._warned_at = float("-inf")
 
-    def evaluate(self) -> EvaluationResult | None:
-        """Evaluates; returns None if there is no new checkpoint, with an occasional warning.
+    def evaluate(self) -> EvaluationResult:
+        """Evaluates a new checkpoint; says now and then that there is none.
 
         Raises:
           TypeError, ValueError: If `Estimator.evaluate` was replaced by something that does not
@@ -63,14 +92,14 @@ class Evaluator:
         if not path:
             self._warn("Estimator is not trained yet. Will start an evaluation when a checkpoint "
                        "is ready.")  # fmt: skip
-            return None
+            return EvaluationResult(status=EvaluationStatus.MISSING_CHECKPOINT)
         if path == self._evaluated_path:
             self._warn("No new checkpoint ready for evaluation. Skip this round: the results would "
                        "be the same.")  # fmt: skip
-            return None
+            return EvaluationResult(status=EvaluationStatus.NO_NEW_CHECKPOINT)
         path = self._whole(path)
         if path is None or path == self._evaluated_path:
-            return None
+            return EvaluationResult(status=EvaluationStatus.NO_NEW_CHECKPOINT)
         spec = self.eval_spec
         metrics = self._estimator.evaluate(
             input_fn=spec.input_fn,
@@ -84,19 +113,31 @@ class Evaluator:
         exports = self._export(path, metrics, is_final)
         self._warned_at = float("-inf")
         self._evaluated_path = path
-        self.last = EvaluationResult(metrics=metrics, exports=exports, is_final=is_final)
+        self.last = EvaluationResult(
+            status=EvaluationStatus.EVALUATED,
+            metrics=metrics,
+            exports=exports,
+            is_final=is_final,
+            checkpoint_path=path,
+        )
         return self.last
 
     def _whole(self, path: str) -> str | None:
-        """Returns this checkpoint or, if it is damaged, the newest whole one; None without one."""
+        """Returns this checkpoint or, if it is damaged, the newest whole one; None without one.
+
+        A path that an own `latest_checkpoint` has found elsewhere is returned as it is.
+        """
+        folder = tf.compat.as_str_any(self._estimator.model_dir)
+        if os.path.dirname(tf.compat.as_str_any(path)) != folder.rstrip("/"):
+            return path
         try:
-            return newest_whole(self._estimator.model_dir, first=path)
+            return newest_whole(folder, first=path)
         except CheckpointDamagedError as error:  # The next one may be whole.
             self._warn(str(error))
             return None
 
     def _export(self, path: str, metrics: dict[str, Any], is_final: bool) -> list[Any]:
-        folder = os.path.join(os.fspath(self._estimator.model_dir), "export")
+        folder = os.path.join(tf.compat.as_str_any(self._estimator.model_dir), "export")
         return [
             exporter.export(
                 estimator=self._estimator,
@@ -121,50 +162,66 @@ class EvaluateAfterSave(WaitingListener):
     A stop signal ends the evaluation: at that time all training is already saved.
     """
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, listener: EvaluationListener) -> None:
         self._evaluator = evaluator
+        self._listener = listener
         self._throttle_secs = evaluator.eval_spec.throttle_secs
 
     def begin(self) -> None:
         self._timer = SteadyTimer(every_secs=self._throttle_secs)
         self._is_first = True
 
-    def after_save(self, session: v1.Session, global_step_value: int) -> None:
+    def after_save(self, session: v1.Session, global_step_value: int) -> bool:
+        """Returns whether the listener ends the training."""
         if self._is_first:  # Nothing is trained yet.
             self._is_first = False
-        elif self._timer.should_trigger_for_step(global_step_value):
-            self._evaluate(global_step_value)
-        else:
-            v1.logging.info(
-                "Skip the current checkpoint eval due to throttle secs (%s secs).",
-                self._throttle_secs,
-            )
+            return False
+        if not self._listener.before_eval():
+            v1.logging.info("The training ends, as requested by before_eval of a listener.")
+            return True
+        if self._timer.should_trigger_for_step(global_step_value):
+            return not self._evaluate(global_step_value)
+        v1.logging.info(
+            "Skip the current checkpoint eval due to throttle secs (%s secs).",
+            self._throttle_secs,
+        )
+        return False
 
     def end(self, session: v1.Session, global_step_value: int) -> None:
-        if self._timer.last_triggered_step() != global_step_value:
+        is_new = self._timer.last_triggered_step() != global_step_value
+        if is_new and self._listener.before_eval():
             self._evaluate(global_step_value)
 
-    def _evaluate(self, global_step_value: int) -> None:
+    def _evaluate(self, global_step_value: int) -> bool:
+        """Evaluates; returns whether the training goes on."""
         signals = stop_signals.current()
         if signals is not None and signals.is_stopping:
-            return
+            return True
         self.wait_for_files()
         self._timer.update_last_triggered_step(global_step_value)
         with nullcontext() if signals is None else signals.at_once():
             evaluation = self._evaluator.evaluate()
-        if evaluation is None:
+        if not evaluation.is_new:
             raise RuntimeError(
                 "There was no new checkpoint after the training. Is something else writing to, or "
                 "deleting from, model_dir?"
             )
+        goes_on = self._listener.after_eval(evaluation)
+        if not goes_on:
+            v1.logging.info("The training ends, as requested by after_eval of a listener.")
+        return goes_on
 
 
 def evaluate_continuously(
-    evaluator: Evaluator, max_steps: float | None, training_end: TrainingEnd
+    evaluator: Evaluator,
+    max_steps: float | None,
+    training_end: TrainingEnd,
+    listener: EvaluationListener,
 ) -> None:
     """Evaluates each new checkpoint until one has reached max_steps, or the training has ended.
 
-    After the note of the chief the newest checkpoint is the last one.
+    After the note of the chief the newest checkpoint is the last one. The listener may end it
+    before.
     """
     spec, file = evaluator.eval_spec, find_progress_file()
     if file is not None:
@@ -176,14 +233,20 @@ def evaluate_continuously(
     while True:
         started = time.monotonic()
         has_ended = training_end.has_come()  # Before the look for the newest checkpoint.
+        if not listener.before_eval():
+            v1.logging.info("Exiting evaluation, as requested by before_eval of a listener.")
+            return
         evaluation = evaluator.evaluate()
-        if evaluation is not None and file is not None:
-            metrics = evaluation.metrics
+        metrics = evaluation.metrics or {}
+        if metrics and file is not None:
             file.write(step=int(metrics["global_step"]), loss=float(metrics.get("loss", "nan")))
-        if evaluation is not None and evaluation.is_final:
+        if not listener.after_eval(evaluation):
+            v1.logging.info("Exiting evaluation, as requested by after_eval of a listener.")
+            return
+        if evaluation.is_final:
             v1.logging.info(
                 "Exiting evaluation, global_step=%s >= train max_steps=%s",
-                evaluation.metrics["global_step"],
+                metrics["global_step"],
                 max_steps,
             )
             return
@@ -195,7 +258,7 @@ def evaluate_continuously(
         if left > 0:
             v1.logging.info("Waiting %f secs before starting next eval run.", left)
             _sleep(left, training_end)
-        elif spec.throttle_secs == 0 and evaluation is None:
+        elif spec.throttle_secs == 0 and not evaluation.is_new:
             if not has_warned:
                 v1.logging.warning(
                     "EvalSpec.throttle_secs is set as 0. This might overload the job before "

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.instance_variables import is_evaluator_launched
@@ -18,7 +19,12 @@ from tfdist.estimator.config.task_role import refuse_parameter_servers
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.exporters import BestExporter
 from tfdist.estimator.loop.parameter_servers import end_if_server
-from tfdist.estimator.train.evaluator import EvaluateAfterSave, Evaluator, evaluate_continuously
+from tfdist.estimator.train.evaluator import (
+    EvaluateAfterSave,
+    EvaluationListener,
+    Evaluator,
+    evaluate_continuously,
+)
 from tfdist.estimator.train.train_spec import EvalSpec, TrainSpec
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.lost_workers import lost_workers_named
@@ -48,25 +54,36 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
       ValueError: If this task cannot take part.
       RuntimeError: If the config's cluster is not usable.
     """
-    _check_types(estimator, train_spec, eval_spec)
+    return run_task(estimator, train_spec, eval_spec, EvaluationListener())
+
+
+def run_task(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec, listener: EvaluationListener
+) -> Results:
+    """Does the part of this process's task, as `train_and_evaluate`.
+
+    The listener is of the evaluations in a process alone and of an evaluator task.
+    """
+    check_types(estimator, train_spec, eval_spec)
     config = estimator.config
     v1.logging.info("Not using Distribute Coordinator.")
     _check_task(config)
     eval_steps = whole_steps("steps", eval_spec.steps)
     check_multiple(eval_steps, config.device.iterations_per_loop)  # Before a long training.
     if config.task_type == TaskType.EVALUATOR:
-        return _evaluate(estimator, train_spec, eval_spec)
+        return evaluate_as_task(estimator, train_spec, eval_spec, listener)
     if _has_evaluator(config):
         _train(estimator, train_spec)
         return None, None
     if config.num_worker_replicas > 1:
         return _train_together(estimator, train_spec, eval_spec)
-    return _train_and_evaluate_alone(estimator, train_spec, eval_spec)
+    return train_and_evaluate_alone(estimator, train_spec, eval_spec, listener)
 
 
-def _train_and_evaluate_alone(
-    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
+def train_and_evaluate_alone(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec, listener: EvaluationListener
 ) -> Results:
+    """Trains, and evaluates after checkpoints, in a process alone."""
     config = estimator.config
     v1.logging.info("Running training and evaluation locally (non-distributed).")
     v1.logging.info(
@@ -77,7 +94,7 @@ def _train_and_evaluate_alone(
         config.save_checkpoints_secs,
     )
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
-    _train(estimator, train_spec, EvaluateAfterSave(evaluator))
+    _train(estimator, train_spec, EvaluateAfterSave(evaluator, listener))
     return _results(evaluator)
 
 
@@ -85,7 +102,7 @@ def _train_together(estimator: Estimator, train_spec: TrainSpec, eval_spec: Eval
     config = estimator.config
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
     if config.task_type == TaskType.MASTER:
-        _train(estimator, train_spec, EvaluateAfterSave(evaluator))
+        _train(estimator, train_spec, EvaluateAfterSave(evaluator, EvaluationListener()))
     else:
         if config.is_chief:
             v1.logging.info(
@@ -105,7 +122,10 @@ def _train(
     """
     config = estimator.config
     listeners = [*train_spec.saving_listeners, *own_listeners]
-    notes_end = config.is_chief and (bool(config.cluster_spec) or _has_evaluator(config))
+    is_part_of_run = isinstance(config, RunConfig) and (  # That of a stand-in is none.
+        bool(config.cluster_spec) or _has_evaluator(config)
+    )
+    notes_end = is_part_of_run and config.is_chief
     if notes_end:
         remove_end(estimator.model_dir)
     try:
@@ -142,11 +162,16 @@ def _share_metrics(estimator: Estimator, evaluator: Evaluator) -> Results:
     return _results(evaluator) if config.is_chief else shared
 
 
-def _evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> Results:
-    training_end = TrainingEnd(estimator.model_dir)  # First: the chief may begin any time.
+def evaluate_as_task(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec, listener: EvaluationListener
+) -> Results:
+    """Evaluates each new checkpoint, in a task of type evaluator."""
+    training_end = TrainingEnd(
+        tf.compat.as_str_any(estimator.model_dir)
+    )  # First: the chief may begin any time.
     evaluator = Evaluator(estimator, eval_spec, train_spec.max_steps)
     with listening(), in_phase("waiting"):
-        evaluate_continuously(evaluator, train_spec.max_steps, training_end)
+        evaluate_continuously(evaluator, train_spec.max_steps, training_end, listener)
     return _results(evaluator)
 
 
@@ -206,7 +231,8 @@ def _has_evaluator(config: RunConfig) -> bool:
 # Checks.
 
 
-def _check_types(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
+def check_types(estimator: Any, train_spec: Any, eval_spec: Any) -> None:
+    """Raises a TypeError if an argument of `train_and_evaluate` has another type."""
     for value, name, allowed in (
         (eval_spec, "eval_spec", EvalSpec),
         (estimator, "estimator", Estimator),

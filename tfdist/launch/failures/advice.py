@@ -116,6 +116,11 @@ def advice(failure: Failure) -> str:
             "Give every worker equally many steps: its input may have ended early, or its program "
             "left without training."
         )
+    if failure.kind == "caught":
+        return (
+            "Fix that error. The others cannot go on without this worker: a program that catches "
+            "the error of a training should end with it on every worker."
+        )
     if failure.kind == "exited" and failure.code in _CODES:
         return _CODES[failure.code]
     number = failure.code if failure.kind == "signal" else signal_of_code(failure.code or 0)

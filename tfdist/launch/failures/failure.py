@@ -20,7 +20,7 @@ from tfdist.process.exit_codes import (
     SAVED_AND_STOPPED,
 )
 
-FailureKind = Literal["exited", "signal", "stalled", "silent", "ended early"]
+FailureKind = Literal["exited", "signal", "stalled", "silent", "ended early", "caught"]
 
 _SIGNAL_MEANINGS = {
     "SIGKILL": "killed, often: out of memory; see dmesg",
@@ -64,7 +64,8 @@ class Failure:
     Attributes:
       kind: "exited": ended with a nonzero exit code. "signal": ended by a signal. "stalled": made
         no step for too long. "silent": its host does not answer. "ended early": ended with exit
-        code 0 while the other workers still needed it.
+        code 0 while the other workers still needed it. "caught": its training failed, and its
+        program went on, or ended with 0.
       code: The exit code, or the number of the signal that ended it; None if it did not end.
       after_s: Seconds from the start of the run until the failure.
       step: The number of weight updates that were done; None if not known.

@@ -11,6 +11,7 @@ If no worker failed by itself, one that ended while another still needed it is t
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ from dataclasses import dataclass
 from tfdist.launch.failures.failure import FailureKind
 from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES, TOOK_TOO_LONG, shell_code
 
+# What a worker prints that ends since the training of another one has failed.
+_FAILED_TRAINING = re.compile(
+    r"Lost worker (?P<worker>\d+) \(\S+\) while training: its training has failed: "
+    r"(?P<error>.*)\. See its output for the cause"
+)
 # Errors of Horovod and of MultiWorkerMirroredStrategy that follow the end of another worker.
 _LOST_SIGNS = ("Horovod has been shut down", "Collective ops is aborted by")
 
@@ -68,6 +74,20 @@ def has_failed(exit_code: int | None) -> bool:
 def has_lost_another(end: WorkerEnd) -> bool:
     """Returns whether the worker ended because it lost another one."""
     return end.exit_code == LOST_WORKER or any(sign in end.error for sign in _LOST_SIGNS)
+
+
+def failed_training(ends: Iterable[WorkerEnd]) -> Verdict | None:
+    """Returns the verdict that blames a worker whose training failed, as the others were told.
+
+    For a run in which no worker failed by itself: the program has caught the error. The records
+    need what the workers printed last.
+    """
+    for end in ends:
+        found = _FAILED_TRAINING.search(end.error) if has_lost_another(end) else None
+        if found is not None:
+            worker = int(found["worker"])
+            return Verdict(exit_code=1, worker=worker, kind="caught", detail=found["error"])
+    return None
 
 
 def first_failure(ends: Iterable[WorkerEnd], *, others_are_ended: bool = False) -> WorkerEnd | None:

@@ -16,6 +16,7 @@ from tfdist.launch.failures.failure import Failure, why_permanent
 from tfdist.launch.failures.first_failure import (
     Verdict,
     WorkerEnd,
+    failed_training,
     first_failure,
     has_lost_another,
     lost_without_a_cause,
@@ -71,12 +72,13 @@ def with_cause(
 ) -> Verdict:
     """Returns a verdict that blames the worker that failed by itself, if another only lost it.
 
-    Programs without a strategy of tfdist end with code 1 in both cases, sometimes first the worker
-    that lost the other one: what it printed tells.
+    What the workers printed tells. Programs without a strategy of tfdist end with code 1 in both
+    cases, sometimes first the worker that lost the other one. A program that catches the error of
+    its training goes on, or ends with 0.
 
     `last_lines` returns what a worker printed last.
     """
-    if verdict.worker is None or verdict.kind != "exited":
+    if verdict.worker is None or verdict.kind not in ("exited", "ended early"):
         return verdict
     ends = [
         replace(end, error="\n".join(last_lines(worker)))
@@ -85,9 +87,11 @@ def with_cause(
     ]
     blamed = next(end for end in ends if end.worker == verdict.worker)
     cause = first_failure(ends)
-    if cause is None or not has_lost_another(blamed):
-        return verdict
-    return verdict_on(cause)
+    if cause is None:
+        known = {worker.plan.index for worker in workers}
+        caught = failed_training(ends)
+        return verdict if caught is None or caught.worker not in known else caught
+    return verdict_on(cause) if has_lost_another(blamed) else verdict
 
 
 def _end(worker: WorkerState) -> WorkerEnd | None:

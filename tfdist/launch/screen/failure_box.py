@@ -82,12 +82,13 @@ def failure_box(
     is_log_inside = len(log) <= width - len("| restarts   |")
     if is_log_inside:
         rows["log"] = log
+    excerpt = error_excerpt(tail) if error and failure.kind != "caught" else ()
     printed = plain_lines(line for line in tail if not is_startup_line(line))
     room = width - _FRAME
     first = " first" if aftermath.num_workers > 1 else ""
     panel = Panel(
         Group(
-            *_shown("its", error_excerpt(tail) if error else printed, room, is_all=not error),
+            *_shown("its", excerpt or printed, room, is_all=not excerpt),
             *_shown("mpirun's", plain_lines(failure.mpirun_lines), room),
             _facts(rows),
         ),
@@ -101,6 +102,8 @@ def failure_box(
 
 def whole_error(failure: Failure, *, width: int) -> str:
     """Returns the error that the box shows with all its lines; "" if there is none."""
+    if failure.kind == "caught":
+        return ""
     excerpt = error_excerpt(plain_lines(failure.log_tail))
     shown = _last_rows(excerpt, _width_in(width) - _FRAME)
     return _error_of(failure) if len(shown) == len(excerpt) else ""
@@ -111,6 +114,8 @@ def _width_in(width: int) -> int:
 
 
 def _error_of(failure: Failure) -> str:
+    if failure.kind == "caught":
+        return failure.detail
     is_of_end = failure.kind in ("exited", "signal")
     return error_text(plain_lines(failure.log_tail)) if is_of_end else ""
 
@@ -155,6 +160,8 @@ def how_text(failure: Failure) -> str:
         how = signal_text(failure.code)
     elif failure.kind == "ended early":
         how = "exit code 0, but too early"
+    elif failure.kind == "caught":
+        return "its training failed, and its program caught the error"
     else:
         how = failure.kind
     return f"{how}: {failure.detail}" if failure.detail else how

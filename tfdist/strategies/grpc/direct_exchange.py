@@ -83,7 +83,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.grpc.containers import exchange_container
 from tfdist.strategies.private_tensorflow import replace_input
 from tfdist.strategies.reductions import early_reduction
 
@@ -139,8 +141,12 @@ class DirectExchange:
         """
         sizes = {sums[0].key: _num_bytes(sums) for sums in messages if sums[0].kind == "sum"}
         owners = assign_owners(sizes, len(self.hosts), on_one_machine=self.on_one_machine)
+        key_of_all = min((one.key for message in messages for one in message), default="")
         for message in messages:
-            with self._in_place_of(message[0]) as key:
+            with (
+                self._in_place_of(message[0]) as key,
+                exchange_container(v1.get_default_graph(), key_of_all),
+            ):
                 if len(message) > 1 and "gather" in {one.kind for one in message}:
                     values = self._sums_and_gathers(message, key)
                 elif message[0].kind == "sum":

@@ -19,6 +19,7 @@ from tfdist.cluster.rendezvous.protocol import members_of
 from tfdist.cluster.rendezvous.sockets import Patience, port_taken_error
 from tfdist.process.endings import print_to_stderr
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.grpc.containers import ServerContainers
 from tfdist.strategies.grpc.step_ids import make_step_ids_first
 from tfdist.strategies.private_runtime import start_eager_server
 
@@ -99,10 +100,16 @@ def start_server(
         server=server,
         membership=membership,
     )
-    SERVERS[cluster.address(task)] = running
+    add_server(cluster.address(task), running)
     if cluster.worker_index(task) == 0:
         make_step_ids_first(running.target)
     return running
+
+
+def add_server(address: str, running: RunningServer) -> None:
+    """Adds a server that has just been started; from now on its graphs have containers."""
+    SERVERS[address] = running
+    ServerContainers(running.target).watch_sessions()
 
 
 def find_membership(cluster: Cluster, task: Task) -> Membership | None:

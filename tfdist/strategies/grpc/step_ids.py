@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.graph_walks import ancestors
+from tfdist.strategies.grpc.questions import ask
 from tfdist.strategies.private_tensorflow import announce_calls, nodes_in_functions
 
 _COLLECTIVES = {
@@ -29,8 +29,6 @@ _COLLECTIVES = {
     "CollectiveBcastRecv",
 }
 _CALLS = {"Case", "If", "PartitionedCall", "StatefulPartitionedCall", "While"}
-_METHOD = "/tensorflow.WorkerService/GetStepSequence"
-_LIMIT_S = 10.0
 _BITS = (1 << 64) - 1
 
 
@@ -41,12 +39,12 @@ def make_step_ids_first(target: str) -> None:
       target: The target of the sessions of its server, "grpc://host:port".
     """
 
-    def ask(ops: Iterable[tf.Operation]) -> None:
+    def announce(ops: Iterable[tf.Operation]) -> None:
         keys = instance_keys(ops)
         if keys:
             ask_for_step_id(target, graph_key(keys))
 
-    announce_calls(target, ask)
+    announce_calls(target, announce)
 
 
 def instance_keys(ops: Iterable[tf.Operation]) -> set[int]:
@@ -77,15 +75,6 @@ def ask_for_step_id(target: str, number: int) -> bytes:
 
     A server that does not know the question gives none: then a call is as it was without it.
     """
-    import grpc  # It comes with TensorFlow; worker 0 alone needs it.
-
     # A GetStepSequenceRequest has the bytes of an Int64List: a list of int64 as its field 1.
     signed = number - (1 << 64) if number >> 63 else number
-    request = tf.train.Int64List(value=[signed]).SerializeToString()
-    options = [("grpc.enable_http_proxy", 0)]
-    with grpc.insecure_channel(target.removeprefix("grpc://"), options) as channel:
-        try:
-            return bytes(channel.unary_unary(_METHOD)(request, timeout=_LIMIT_S))
-        except grpc.RpcError as error:
-            v1.logging.debug("Worker 0's server made no step id: %s", error)
-            return b""
+    return ask(target, "GetStepSequence", tf.train.Int64List(value=[signed]).SerializeToString())

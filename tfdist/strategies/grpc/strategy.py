@@ -29,6 +29,7 @@ from tfdist.strategies.grpc.graph_exchange import GraphExchange, may_exchange_di
 from tfdist.strategies.grpc.servers import (
     SERVERS,
     RunningServer,
+    add_server,
     device_filter,
     full_name,
     start_server,
@@ -292,7 +293,8 @@ def from_multi_worker_mirrored(
         assert found is not None
         address = found[0].address(found[1])
         num_cpus = len(tf.config.list_logical_devices("CPU"))
-        SERVERS.setdefault(address, RunningServer(target=f"grpc://{address}", num_cpus=num_cpus))
+        if address not in SERVERS:
+            add_server(address, RunningServer(target=f"grpc://{address}", num_cpus=num_cpus))
     elif devices[0].device_type == "CPU":
         device = f"/device:CPU:{devices[0].device_index + 1}"
     own = MultiWorkerStrategy(

@@ -129,7 +129,11 @@ class _SignedList:
         first = cluster.workers[instances[0]]
         device = f"/job:{first.type}/task:{first.index}"
         name = f"tfdist_signed_list_{zlib.crc32(repr(instances).encode())}"
-        with tf.Graph().as_default() as graph, tf.device(f"{device}/device:CPU:0"):
+        with (
+            tf.Graph().as_default() as graph,
+            graph.container("tfdist-between-workers"),  # Not the graph's own.
+            tf.device(f"{device}/device:CPU:0"),
+        ):
             table = tf.raw_ops.MutableHashTableV2(
                 shared_name=name, key_dtype=tf.int64, value_dtype=tf.int64
             )
