@@ -25,7 +25,12 @@ NAMES = {
     "horovod": [
         *("reduce", "reduce_in_a_loop", "reduce_an_uneven_axis", "gather", "distributed_values"),
         *("replica_context", "gradients_through_nested_tapes", "unknown_length_in_function"),
-        *("datasets_of_other_lengths", "variables", "variable_without_aggregation"),
+        *(
+            "datasets_of_other_lengths",
+            "functions_given_to_run",
+            "variables",
+            "variable_without_aggregation",
+        ),
     ]
 }
 
@@ -98,6 +103,14 @@ def test_replicas_combine_values_in_their_own_code(
                 assert len(each) == (1 if name == "merged" else len(own))
                 for one in each:
                     np.testing.assert_array_equal(one, value, err_msg=f"{way} {name}")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_replica_runs_a_function_of_its_own(
+    found: Callable[[str], list[dict[str, Any]]], replicas: list[list[int]]
+) -> None:
+    for own, worker in zip(replicas, found("functions_given_to_run"), strict=True):
+        assert worker["own_replicas"] == [own] * 3
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -187,6 +187,26 @@ def replica_context(strategy: Any) -> dict[str, Any]:
     return found
 
 
+@case
+def functions_given_to_run(strategy: Any) -> dict[str, Any]:
+    """A tf.function that each replica runs: it combines values, and calls another function."""
+
+    @tf.function
+    def inner() -> tf.Tensor:
+        return replica_number()
+
+    @tf.function
+    def step(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(rows)), inner()
+
+    sums, replicas = [], []
+    for batch in strategy.experimental_distribute_dataset(batches()):
+        total, replica = strategy.run(step, args=(batch,))
+        sums.append(local(strategy, total)[0])
+        replicas.append(local(strategy, replica))
+    return {"sums": sums, "own_replicas": replicas}
+
+
 # Gradients.
 
 

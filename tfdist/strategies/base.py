@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeGuard
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster, PeerWatch, Task
+from tfdist.strategies.eager.functions import without_partial
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import ReplicaCount, own_gpu, place
 from tfdist.strategies.reductions.engine import Collectives
@@ -79,6 +81,20 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         """
         self.extended.enter_tensorflow_2()
         return super().scope()
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: tf.distribute.RunOptions | None = None,
+    ) -> Any:
+        """Calls a function once for each replica of this worker, as `tf.distribute.Strategy.run`.
+
+        A tf.function has a trace for each replica.
+        """
+        fn, args, kwargs = without_partial(fn, args, kwargs)
+        return super().run(fn, args, kwargs, options)
 
     def join_workers(self) -> None:
         """Joins the other workers for TensorFlow 2; a second call changes nothing."""

@@ -15,7 +15,7 @@ import copy
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -47,6 +47,9 @@ from tensorflow.python.eager import record
 
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name as anonymous_name
+
+# The part of a tf.function's key that says where a trace may be used.
+from tensorflow.python.eager.polymorphic_function import function_context
 
 # The function that gives each op and dataset its two seeds.
 from tensorflow.python.framework import random_seed
@@ -215,6 +218,45 @@ def replace_input(op: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
     for index, tensor in enumerate(op.inputs):
         if tensor is old or tensor.name == old.name:
             op._update_input(index, new)
+
+
+def divide_traces(part: Callable[[], Hashable]) -> None:
+    """Makes tf.functions trace again where `part` gives another value; None changes nothing.
+
+    TensorFlow keeps one trace for all code on a device that is not in cross-replica context.
+    """
+    make_context = function_context.make_function_context
+
+    def make_divided(scope_type: Any = None) -> Any:
+        made, own = make_context(scope_type), part()
+        if own is None:
+            return made
+        context = made.context
+        return made._replace(
+            context=context._replace(device_functions=(own, *context.device_functions))
+        )
+
+    function_context.make_function_context = make_divided
+
+
+def copy_of_function(
+    function: Any, python_function: Callable[..., Any], keeps_signature: bool
+) -> Any:
+    """Returns a tf.function of other Python code, with the options of a tf.function."""
+    if keeps_signature or function.input_signature is None:
+        return function._clone(python_function)
+    return tf.function(
+        python_function,
+        reduce_retracing=True,
+        autograph=function._autograph,
+        jit_compile=function._jit_compile,
+    )
+
+
+def converted(python_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns Python code as AutoGraph converts it, if the tf.function that is traced does so."""
+    autograph_of = tf.__internal__.autograph
+    return autograph_of.tf_convert(python_function, autograph_of.control_status_ctx())
 
 
 def run_in_replica_threads(
