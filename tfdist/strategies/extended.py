@@ -24,7 +24,8 @@ from tfdist.process import endings
 from tfdist.strategies.dialect import Dialect, is_tensorflow_2
 from tfdist.strategies.eager.dialect import EagerDialect
 from tfdist.strategies.eager.functions import FunctionsOfReplicas, is_tf_function
-from tfdist.strategies.eager.variables import EagerVariables
+from tfdist.strategies.eager.replica_variable import ReplicaVariable
+from tfdist.strategies.eager.variables import EagerVariables, SharedVariable
 from tfdist.strategies.graph.dialect import GraphDialect
 from tfdist.strategies.graph.variables import GraphVariables
 from tfdist.strategies.host_memory import keep_memory
@@ -178,6 +179,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return self.collectives.worker_index * self.placement.num_replicas + replica_id
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:
+        if tf.nest.is_nested(value):
+            return tuple(
+                _value_in(value, i, _values_of) for i in range(self.placement.num_replicas)
+            )
+        if isinstance(value, SharedVariable):
+            return (value,) * self.placement.num_replicas
         return tuple(_values_of(value))
 
     def _group(self, value: Any, name: str | None = None) -> tf.Operation:
@@ -357,18 +364,24 @@ def name_of(variable: tf.Variable) -> str:
 
 def _values_of(value: Any) -> Sequence[Any]:
     """Returns the values of this worker's replicas; a plain value is returned as the only one."""
+    return value.of_each_replica if isinstance(value, ReplicaVariable) else _given(value)
+
+
+def _given(value: Any) -> Sequence[Any]:
+    """Returns what each replica's code is given of a value: a variable as it is."""
     return value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
 
 
 def _own_value(value: Any) -> Any:
     """Returns the value of this worker's only replica, as a distributed dataset yields it."""
-    return _values_of(value)[0]
+    return _given(value)[0]
 
 
-def _value_in(structure: Any, replica: int) -> Any:
-
+def _value_in(
+    structure: Any, replica: int, values_of: Callable[[Any], Sequence[Any]] = _given
+) -> Any:
     def value(leaf: Any) -> Any:
-        values = _values_of(leaf)
+        values = values_of(leaf)
         return values[replica] if len(values) > 1 else values[0]
 
     return tf.nest.map_structure(value, structure)

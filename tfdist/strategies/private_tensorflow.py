@@ -60,10 +60,13 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 # The error of a tensor that cannot be copied out of a function, since it depends on its input.
 from tensorflow.python.ops.op_selector import UnliftableError
 
-# The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables. The
-# function tells the tapes that a variable is read.
+# The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables; and its
+# own, which makes a variable of a handle. The function tells the tapes that a variable is read.
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, variable_accessed
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable as ResourceVariable
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
+
+# Whether a SavedModel is being written, whose functions are traced for it.
+from tensorflow.python.saved_model import save_context
 
 # Those of strategies and optimizers stay, as TensorFlow's own do: a program's first step would take
 # a second longer. A program's own functions are converted before a strategy gets them.
@@ -429,6 +432,42 @@ def constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         "constraint", "distribute_strategy", "synchronization", "aggregation", "shape",
     )  # fmt: skip
     return {name: kwargs[name] for name in names if name in kwargs}
+
+
+def arguments_of_copy(variable: Any) -> dict[str, Any]:
+    """Returns the arguments of a resource variable that is a copy of another, but for its value.
+
+    The base class' `__deepcopy__` makes a variable of the base class.
+    """
+    if not tf.executing_eagerly():
+        raise NotImplementedError("a variable is copied outside of functions and graphs")
+    return {
+        "trainable": variable.trainable,
+        "constraint": variable.constraint,
+        "dtype": variable.dtype,
+        "name": variable._shared_name,
+        "distribute_strategy": variable._distribute_strategy,
+        "synchronization": variable.synchronization,
+        "aggregation": variable.aggregation,
+    }
+
+
+def variable_of_handle(handle: tf.Tensor, like: Any) -> tf.Variable:
+    """Returns another variable of the value that a handle names, which no checkpoint has."""
+    return BaseResourceVariable(
+        handle=handle,
+        trainable=False,
+        shape=like.shape,
+        dtype=like.dtype,
+        name=like.name,
+        unique_id=like._unique_id,
+        handle_name=like._handle_name,
+    )
+
+
+def is_written_as_saved_model() -> bool:
+    """Returns whether functions are traced for a SavedModel, which knows no strategy."""
+    return bool(save_context.in_save_context())
 
 
 def next_seeds() -> tuple[int, int] | None:

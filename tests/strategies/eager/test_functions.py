@@ -1,4 +1,4 @@
-"""Functions of TensorFlow in the code of replicas: each replica has its own number, counter and messages."""
+"""Functions of TensorFlow in the code of replicas: each has its own number and counter."""
 
 import functools
 from collections.abc import Callable

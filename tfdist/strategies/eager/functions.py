@@ -1,4 +1,4 @@
-"""Functions of TensorFlow (`tf.function`) in the code of replicas: each replica has a trace of its own.
+"""Functions (`tf.function`) in the code of replicas: each replica has a trace of its own.
 
 A replica's number, its own values of a variable and its messages are part of a function's graph.
 TensorFlow keeps one trace for all replicas on a device. Here each has its own:
