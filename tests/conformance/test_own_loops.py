@@ -28,6 +28,7 @@ NAMES = {
         *(
             "datasets_of_other_lengths",
             "functions_given_to_run",
+            "cluster_resolver",
             "variables",
             "variable_without_aggregation",
         ),
@@ -111,6 +112,17 @@ def test_each_replica_runs_a_function_of_its_own(
 ) -> None:
     for own, worker in zip(replicas, found("functions_given_to_run"), strict=True):
         assert worker["own_replicas"] == [own] * 3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_resolver_names_each_worker_and_one_chief(
+    found: Callable[[str], list[dict[str, Any]]], layout: str
+) -> None:
+    workers = found("cluster_resolver")
+    assert [worker["own_chief"] for worker in workers] == [True] + [False] * (len(workers) - 1)
+    assert {worker["own_workers"] for worker in workers} == {len(workers)}
+    names = [worker["own_task"] for worker in workers]
+    assert names == ([""] if layout == "alone" else ["worker 0", "worker 1"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

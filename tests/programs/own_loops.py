@@ -207,6 +207,22 @@ def functions_given_to_run(strategy: Any) -> dict[str, Any]:
     return {"sums": sums, "own_replicas": replicas}
 
 
+@case
+def cluster_resolver(strategy: Any) -> dict[str, Any]:
+    """The chief, as the guides of TensorFlow find it."""
+    resolver = strategy.cluster_resolver
+    if resolver is None:
+        return {"own_chief": True, "own_task": "", "own_workers": 1}
+    task_type, task_id = resolver.task_type, resolver.task_id
+    jobs = resolver.cluster_spec().as_dict()
+    is_first = task_type == "worker" and task_id == 0 and "chief" not in jobs
+    return {
+        "own_chief": task_type is None or task_type == "chief" or is_first,
+        "own_task": f"{task_type} {task_id}",
+        "own_workers": resolver.cluster_spec().num_tasks("worker"),
+    }
+
+
 # Gradients.
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeGuard
 
@@ -15,6 +15,16 @@ from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import ReplicaCount, own_gpu, place
 from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.worker_strategy import WorkerStrategy
+
+
+def resolver_of(
+    jobs: Mapping[str, Sequence[str]], task: Task
+) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """Returns a resolver of a task in a cluster."""
+    spec = tf.train.ClusterSpec({job: [*addresses] for job, addresses in jobs.items()})
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        spec, task_type=task.type, task_id=task.index, rpc_layer="grpc"
+    )
 
 
 def is_tfdist_strategy(strategy: object) -> TypeGuard[WorkerStrategy]:
@@ -73,6 +83,16 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
             devices_per_replica=replicas.devices_each,
         )
         super().__init__(WorkerExtended(self, placement, collectives, full_name, half))
+
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver | None:
+        """A resolver that knows the workers and this task; None where there is one process alone.
+
+        The chief is task "chief", else "worker" 0, as in TensorFlow's strategies.
+        """
+        if self.cluster is None or self.task is None:
+            return None
+        return resolver_of(self.cluster.jobs, self.task)
 
     def scope(self) -> AbstractContextManager[Any]:
         """Returns a context in which variables and Keras models belong to this strategy.

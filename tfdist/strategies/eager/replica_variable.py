@@ -110,8 +110,8 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
             copied = type(self)(self.reducer, len(own), self._is_on_read, arguments)
         for variable, value in zip(copied.of_each_replica, own, strict=True):
             variable.assign(value)
-        state = ("drifts", "_is_assigned_elsewhere")
-        vars(copied).update({name: getattr(self, name) for name in state})
+        for name in ("drifts", "_is_assigned_elsewhere"):
+            setattr(copied, name, getattr(self, name))
         return copied
 
     def _is_made(self) -> bool:
