@@ -28,6 +28,7 @@ NAMES = {
         *(
             "datasets_of_other_lengths",
             "functions_given_to_run",
+            "random_numbers",
             "cluster_resolver",
             "variables",
             "variable_without_aggregation",
@@ -112,6 +113,17 @@ def test_each_replica_runs_a_function_of_its_own(
 ) -> None:
     for own, worker in zip(replicas, found("functions_given_to_run"), strict=True):
         assert worker["own_replicas"] == [own] * 3
+
+
+@pytest.mark.parametrize("layout", SHARED)
+def test_each_replica_draws_numbers_of_its_own(
+    found: Callable[[str], list[dict[str, Any]]],
+    results_of: Callable[[str], list[dict[str, dict[str, Any]]]],
+) -> None:
+    each = [own for worker in found("random_numbers") for own in worker["own_numbers"]]
+    assert each[0] == results_of("alone")[0]["random_numbers"]["own_numbers"][0]
+    numbers = np.ravel(each)
+    assert len(set(numbers.tolist())) == len(numbers)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -208,6 +208,19 @@ def functions_given_to_run(strategy: Any) -> dict[str, Any]:
 
 
 @case
+def random_numbers(strategy: Any) -> dict[str, Any]:
+    """Draws numbers in replicas, and outside of them, in a program with a seed."""
+
+    @tf.function
+    def draw() -> Any:
+        return strategy.run(lambda: tf.random.normal([3])), tf.random.normal([2])
+
+    tf.random.set_seed(5)
+    each, outside = draw()
+    return {"own_numbers": local(strategy, each), "outside": outside}
+
+
+@case
 def cluster_resolver(strategy: Any) -> dict[str, Any]:
     """The chief, as the guides of TensorFlow find it."""
     resolver = strategy.cluster_resolver

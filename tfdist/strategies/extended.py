@@ -42,6 +42,7 @@ from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
 from tfdist.strategies.values.replica_context import are_updates_equal
+from tfdist.strategies.values.seeds import vary_seeds_of_replicas
 
 
 class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
@@ -75,6 +76,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         half: tf.DType | None = None,
     ) -> None:
         endings.install()
+        vary_seeds_of_replicas()
         super().__init__(strategy)
         self._task = task
         self.placement = placement

@@ -12,7 +12,9 @@ Subclasses override private methods where TensorFlow's base class calls them: `e
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+import random
 import re
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -42,8 +44,9 @@ from tensorflow.python.distribute.distribute_lib import ValueContext as ValueCon
 # A value that differs between replicas, as a strategy's functions take and return it.
 from tensorflow.python.distribute.values import PerReplica as PerReplica
 
-# A GradientTape's record of operations: whether there is one, and additions to it.
-from tensorflow.python.eager import record
+# The program's seed, where TensorFlow executes eagerly. A GradientTape's record of operations:
+# whether there is one, and additions to it.
+from tensorflow.python.eager import context, record
 
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name as anonymous_name
@@ -76,6 +79,8 @@ autograph.CONVERSION_RULES = (
     autograph.DoNotConvert("tfdist.training.wrappers"),
     *autograph.CONVERSION_RULES,
 )
+
+_LARGEST_SEED = 2**31 - 1  # As in `random_seed`.
 
 # The variables of a layer over feature columns, and the features of a batch as its columns have
 # transformed them. Keras' DenseFeatures uses both; the layer for linear models was tf.estimator's.
@@ -476,6 +481,46 @@ def next_seeds() -> tuple[int, int] | None:
     return None if first is None else (first, second)
 
 
+def vary_seeds(replica: Callable[[], tuple[int, int]], step: int) -> None:
+    """Gives ops that have no seed of their own, in a program with a seed, one of their replica.
+
+    TensorFlow takes the program's seed and a number that it counts in the graph. The numbers that
+    are counted outside of replicas, and by the first of a worker, stay those of one process:
+
+        first replica of all      program's seed               the graph's count
+        first of another worker   program's seed + r * step    the graph's count
+        another in this worker    program's seed + r * step    a count of its own
+
+    Args:
+      replica: Returns r, the number over all workers of the replica whose code is running, and its
+        number in this worker; (0, 0) outside of replicas.
+      step: The distance of the replicas' seeds.
+    """
+    get_seed = random_seed.get_seed
+    own_counts: WeakKeyDictionary[Any, dict[int, Callable[[], int]]] = WeakKeyDictionary()
+
+    def count_own(in_worker: int) -> tuple[int | None, int]:
+        graph = None if tf.executing_eagerly() else v1.get_default_graph()
+        program_seed = context.global_seed() if graph is None else graph.seed
+        if program_seed is None:
+            return None, 0
+        # Without a graph it counts at random, and begins again where the program sets its seed.
+        counted, new = graph, itertools.count().__next__
+        if graph is None:
+            counted = context.context()._rng
+            new = functools.partial(random.Random(program_seed).randint, 0, _LARGEST_SEED)
+        return program_seed, own_counts.setdefault(counted, {}).setdefault(in_worker, new)()
+
+    def get_own_seed(op_seed: Any) -> tuple[Any, Any]:
+        in_sync, in_worker = (0, 0) if op_seed is not None else replica()
+        if in_sync == 0:
+            return get_seed(op_seed)
+        first, second = get_seed(None) if in_worker == 0 else count_own(in_worker)
+        return (None, None) if first is None else ((first + in_sync * step) % _LARGEST_SEED, second)
+
+    random_seed.get_seed = get_own_seed
+
+
 @contextmanager
 def seeds_of_run(seed: int) -> Iterator[None]:
     """Gives the ops and datasets that have no seed, of their own or their graph's, one of the run.
@@ -491,7 +536,7 @@ def seeds_of_run(seed: int) -> Iterator[None]:
         has_seed = op_seed is not None or v1.get_default_graph().seed is not None
         if has_seed or tf.executing_eagerly() or threading.current_thread() is not thread:
             return get_seed(op_seed)
-        return seed % (2**31 - 1), next(numbers)
+        return seed % _LARGEST_SEED, next(numbers)
 
     random_seed.get_seed = get_seed_of_run
     try:

@@ -35,6 +35,7 @@ from tfdist.strategies.values.replica_context import (
     replica_in_sync,
     replica_in_worker,
 )
+from tfdist.strategies.values.seeds import SEED_STEP as SEED_STEP
 
 _Aggregation = tf.VariableAggregation
 
@@ -44,8 +45,6 @@ SCATTERS = (
     *("scatter_div", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_nd_max"),
     *("scatter_nd_min", "batch_scatter_update"),
 )
-# A prime, so that seeds that a program counts up do not meet those of other replicas.
-SEED_STEP = 15_485_863
 # The replica variables of this process that are still in use, by `id`, oldest first.
 _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
 
