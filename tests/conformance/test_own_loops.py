@@ -25,7 +25,14 @@ NAMES = {
     "horovod": [
         *("reduce", "reduce_in_a_loop", "reduce_an_uneven_axis", "gather", "distributed_values"),
         *("replica_context", "gradients_through_nested_tapes", "unknown_length_in_function"),
-        *("datasets_of_other_lengths", "variables", "variable_without_aggregation"),
+        *(
+            "datasets_of_other_lengths",
+            "functions_given_to_run",
+            "random_numbers",
+            "cluster_resolver",
+            "variables",
+            "variable_without_aggregation",
+        ),
     ]
 }
 
@@ -98,6 +105,36 @@ def test_replicas_combine_values_in_their_own_code(
                 assert len(each) == (1 if name == "merged" else len(own))
                 for one in each:
                     np.testing.assert_array_equal(one, value, err_msg=f"{way} {name}")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_replica_runs_a_function_of_its_own(
+    found: Callable[[str], list[dict[str, Any]]], replicas: list[list[int]]
+) -> None:
+    for own, worker in zip(replicas, found("functions_given_to_run"), strict=True):
+        assert worker["own_replicas"] == [own] * 3
+
+
+@pytest.mark.parametrize("layout", SHARED)
+def test_each_replica_draws_numbers_of_its_own(
+    found: Callable[[str], list[dict[str, Any]]],
+    results_of: Callable[[str], list[dict[str, dict[str, Any]]]],
+) -> None:
+    each = [own for worker in found("random_numbers") for own in worker["own_numbers"]]
+    assert each[0] == results_of("alone")[0]["random_numbers"]["own_numbers"][0]
+    numbers = np.ravel(each)
+    assert len(set(numbers.tolist())) == len(numbers)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_resolver_names_each_worker_and_one_chief(
+    found: Callable[[str], list[dict[str, Any]]], layout: str
+) -> None:
+    workers = found("cluster_resolver")
+    assert [worker["own_chief"] for worker in workers] == [True] + [False] * (len(workers) - 1)
+    assert {worker["own_workers"] for worker in workers} == {len(workers)}
+    names = [worker["own_task"] for worker in workers]
+    assert names == ([""] if layout == "alone" else ["worker 0", "worker 1"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -187,6 +187,55 @@ def replica_context(strategy: Any) -> dict[str, Any]:
     return found
 
 
+@case
+def functions_given_to_run(strategy: Any) -> dict[str, Any]:
+    """A tf.function that each replica runs: it combines values, and calls another function."""
+
+    @tf.function
+    def inner() -> tf.Tensor:
+        return replica_number()
+
+    @tf.function
+    def step(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(rows)), inner()
+
+    sums, replicas = [], []
+    for batch in strategy.experimental_distribute_dataset(batches()):
+        total, replica = strategy.run(step, args=(batch,))
+        sums.append(local(strategy, total)[0])
+        replicas.append(local(strategy, replica))
+    return {"sums": sums, "own_replicas": replicas}
+
+
+@case
+def random_numbers(strategy: Any) -> dict[str, Any]:
+    """Draws numbers in replicas, and outside of them, in a program with a seed."""
+
+    @tf.function
+    def draw() -> Any:
+        return strategy.run(lambda: tf.random.normal([3])), tf.random.normal([2])
+
+    tf.random.set_seed(5)
+    each, outside = draw()
+    return {"own_numbers": local(strategy, each), "outside": outside}
+
+
+@case
+def cluster_resolver(strategy: Any) -> dict[str, Any]:
+    """The chief, as the guides of TensorFlow find it."""
+    resolver = strategy.cluster_resolver
+    if resolver is None:
+        return {"own_chief": True, "own_task": "", "own_workers": 1}
+    task_type, task_id = resolver.task_type, resolver.task_id
+    jobs = resolver.cluster_spec().as_dict()
+    is_first = task_type == "worker" and task_id == 0 and "chief" not in jobs
+    return {
+        "own_chief": task_type is None or task_type == "chief" or is_first,
+        "own_task": f"{task_type} {task_id}",
+        "own_workers": resolver.cluster_spec().num_tasks("worker"),
+    }
+
+
 # Gradients.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeGuard
 
@@ -9,10 +10,21 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster, PeerWatch, Task
+from tfdist.strategies.eager.functions import without_partial
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import ReplicaCount, own_gpu, place
 from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.worker_strategy import WorkerStrategy
+
+
+def resolver_of(
+    jobs: Mapping[str, Sequence[str]], task: Task
+) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """Returns a resolver of a task in a cluster."""
+    spec = tf.train.ClusterSpec({job: [*addresses] for job, addresses in jobs.items()})
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        spec, task_type=task.type, task_id=task.index, rpc_layer="grpc"
+    )
 
 
 def is_tfdist_strategy(strategy: object) -> TypeGuard[WorkerStrategy]:
@@ -72,6 +84,16 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         )
         super().__init__(WorkerExtended(self, placement, collectives, full_name, half))
 
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver | None:
+        """A resolver that knows the workers and this task; None where there is one process alone.
+
+        The chief is task "chief", else "worker" 0, as in TensorFlow's strategies.
+        """
+        if self.cluster is None or self.task is None:
+            return None
+        return resolver_of(self.cluster.jobs, self.task)
+
     def scope(self) -> AbstractContextManager[Any]:
         """Returns a context in which variables and Keras models belong to this strategy.
 
@@ -79,6 +101,20 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         """
         self.extended.enter_tensorflow_2()
         return super().scope()
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: tf.distribute.RunOptions | None = None,
+    ) -> Any:
+        """Calls a function once for each replica of this worker, as `tf.distribute.Strategy.run`.
+
+        A tf.function has a trace for each replica.
+        """
+        fn, args, kwargs = without_partial(fn, args, kwargs)
+        return super().run(fn, args, kwargs, options)
 
     def join_workers(self) -> None:
         """Joins the other workers for TensorFlow 2; a second call changes nothing."""

@@ -23,7 +23,9 @@ import tensorflow.compat.v1 as v1
 from tfdist.process import endings
 from tfdist.strategies.dialect import Dialect, is_tensorflow_2
 from tfdist.strategies.eager.dialect import EagerDialect
-from tfdist.strategies.eager.variables import EagerVariables
+from tfdist.strategies.eager.functions import FunctionsOfReplicas, is_tf_function
+from tfdist.strategies.eager.replica_variable import ReplicaVariable
+from tfdist.strategies.eager.variables import EagerVariables, SharedVariable
 from tfdist.strategies.graph.dialect import GraphDialect
 from tfdist.strategies.graph.variables import GraphVariables
 from tfdist.strategies.host_memory import keep_memory
@@ -40,6 +42,7 @@ from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
 from tfdist.strategies.values.replica_context import are_updates_equal
+from tfdist.strategies.values.seeds import vary_seeds_of_replicas
 
 
 class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
@@ -73,6 +76,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         half: tf.DType | None = None,
     ) -> None:
         endings.install()
+        vary_seeds_of_replicas()
         super().__init__(strategy)
         self._task = task
         self.placement = placement
@@ -83,6 +87,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._graph = GraphDialect(self.graph_variables)
         eager_variables = EagerVariables(placement, self.reducer)
         self._eager = EagerDialect(eager_variables, self.reducer)
+        self._functions = FunctionsOfReplicas(self, self._call_for_each_replica)
 
     @property
     def _dialect(self) -> Dialect:
@@ -134,6 +139,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
+        has_threads = self.placement.num_replicas > 1 and not are_updates_equal()
+        if has_threads and is_tf_function(fn) and is_tensorflow_2():
+            return self._functions(fn, args, kwargs)
         return self._dialect.run_step(
             lambda: self._results_of_replicas(fn, args, kwargs), self._batches_in(args)
         )
@@ -173,6 +181,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return self.collectives.worker_index * self.placement.num_replicas + replica_id
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:
+        if tf.nest.is_nested(value):
+            return tuple(
+                _value_in(value, i, _values_of) for i in range(self.placement.num_replicas)
+            )
+        if isinstance(value, SharedVariable):
+            return (value,) * self.placement.num_replicas
         return tuple(_values_of(value))
 
     def _group(self, value: Any, name: str | None = None) -> tf.Operation:
@@ -184,7 +198,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self.enter_tensorflow_2()
         if isinstance(value, (tuple, list, dict)):
             return tf.nest.map_structure(lambda v: self._reduce_to(reduce_op, v, v), value)
-        return self._combined([parts_of(value)], reduce_op)[0]
+        return self._combined([self.parts_of(value)], reduce_op)[0]
 
     def _batch_reduce_to(
         self,
@@ -192,13 +206,27 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: Any = None,
     ) -> list[Any]:
-        values = [parts_of(value) for value, _ in value_destination_pairs]
+        values = [self.parts_of(value) for value, _ in value_destination_pairs]
         # Optimizers reduce gradients, and give their variables as destinations. Other code reduces
         # other values, such as losses.
         if not all(isinstance(to, tf.Variable) for _, to in value_destination_pairs):
             return self._combined(values, reduce_op)
         names = [name_of(to) for _, to in value_destination_pairs]
         return self.reducer.reduce_gradients(values, names, mean=is_mean(reduce_op))
+
+    def parts_of(self, value: Any) -> list[Value]:
+        """Returns the values of this worker's replicas as tensors or slices.
+
+        A tensor that all replicas share counts for each of them, in TensorFlow 2. In a graph it is
+        one of this worker.
+        """
+        parts = [
+            part if isinstance(part, tf.IndexedSlices) else tf.convert_to_tensor(part)
+            for part in _values_of(value)
+        ]
+        if len(parts) == 1 and is_tensorflow_2():
+            parts *= self.placement.num_replicas
+        return parts
 
     def _combined(self, values: Sequence[Any], reduce_op: Any) -> list[Any]:
         """Combines values over all replicas; the caller may be other code than an optimizer."""
@@ -287,6 +315,11 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     # Properties that TensorFlow reads.
 
     @property
+    def worker_devices_by_replica(self) -> list[str]:
+        """The device of each replica; of another worker's, the one that is its own there."""
+        return [*self.worker_devices] * self.collectives.num_workers
+
+    @property
     def _num_replicas_in_sync(self) -> int:
         return self.reducer.num_replicas
 
@@ -333,26 +366,24 @@ def name_of(variable: tf.Variable) -> str:
 
 def _values_of(value: Any) -> Sequence[Any]:
     """Returns the values of this worker's replicas; a plain value is returned as the only one."""
+    return value.of_each_replica if isinstance(value, ReplicaVariable) else _given(value)
+
+
+def _given(value: Any) -> Sequence[Any]:
+    """Returns what each replica's code is given of a value: a variable as it is."""
     return value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
 
 
 def _own_value(value: Any) -> Any:
     """Returns the value of this worker's only replica, as a distributed dataset yields it."""
-    return _values_of(value)[0]
+    return _given(value)[0]
 
 
-def _value_in(structure: Any, replica: int) -> Any:
-
+def _value_in(
+    structure: Any, replica: int, values_of: Callable[[Any], Sequence[Any]] = _given
+) -> Any:
     def value(leaf: Any) -> Any:
-        values = _values_of(leaf)
+        values = values_of(leaf)
         return values[replica] if len(values) > 1 else values[0]
 
     return tf.nest.map_structure(value, structure)
-
-
-def parts_of(value: Any) -> list[Value]:
-    """Returns the values of this worker's replicas as tensors or slices."""
-    return [
-        part if isinstance(part, tf.IndexedSlices) else tf.convert_to_tensor(part)
-        for part in _values_of(value)
-    ]

@@ -136,8 +136,29 @@ class InputPlan:
     options: tf.distribute.InputOptions | None
 
     @property
+    def is_for_each_replica(self) -> bool:
+        """True where each of several replicas of this worker has a dataset of its own."""
+        per_replica = tf.distribute.InputReplicationMode.PER_REPLICA
+        options = self.options
+        is_wanted = options is not None and options.experimental_replication_mode == per_replica
+        return is_wanted and len(self.devices) > 1
+
+    @property
+    def contexts(self) -> list[tf.distribute.InputContext]:
+        """The context of each dataset of this worker."""
+        if not self.is_for_each_replica:
+            return [self.context]
+        number, in_sync = len(self.devices), self.context.num_replicas_in_sync
+        return [tf.distribute.InputContext(number, i, in_sync) for i in range(number)]
+
+    @property
     def workers(self) -> input_lib.InputWorkers:
-        """The devices as TensorFlow's classes take them."""
+        """The devices as TensorFlow's classes take them: a replica with a dataset is a worker."""
+        if self.is_for_each_replica and self.options is not None:
+            on_device = self.options.experimental_place_dataset_on_device
+            return input_lib.InputWorkers(
+                [(device if on_device else self.host, (device,)) for device in self.devices]
+            )
         is_fetched = self.options is None or self.options.experimental_fetch_to_device
         devices = self.devices if is_fetched else (self.host,) * len(self.devices)
         return input_lib.InputWorkers([(self.host, devices)])
@@ -166,7 +187,7 @@ def make_distributed_dataset_from_function(dataset_fn: Any, plan: InputPlan) -> 
         else input_lib.DistributedDatasetsFromFunction
     )
     return kind(
-        plan.workers, plan.strategy, [plan.context], dataset_fn=dataset_fn, options=plan.options
+        plan.workers, plan.strategy, plan.contexts, dataset_fn=dataset_fn, options=plan.options
     )
 
 

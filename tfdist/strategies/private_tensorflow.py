@@ -12,10 +12,12 @@ Subclasses override private methods where TensorFlow's base class calls them: `e
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+import random
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -42,11 +44,15 @@ from tensorflow.python.distribute.distribute_lib import ValueContext as ValueCon
 # A value that differs between replicas, as a strategy's functions take and return it.
 from tensorflow.python.distribute.values import PerReplica as PerReplica
 
-# A GradientTape's record of operations: whether there is one, and additions to it.
-from tensorflow.python.eager import record
+# The program's seed, where TensorFlow executes eagerly. A GradientTape's record of operations:
+# whether there is one, and additions to it.
+from tensorflow.python.eager import context, record
 
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name as anonymous_name
+
+# The part of a tf.function's key that says where a trace may be used.
+from tensorflow.python.eager.polymorphic_function import function_context
 
 # The function that gives each op and dataset its two seeds.
 from tensorflow.python.framework import random_seed
@@ -57,10 +63,13 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 # The error of a tensor that cannot be copied out of a function, since it depends on its input.
 from tensorflow.python.ops.op_selector import UnliftableError
 
-# The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables. The
-# function tells the tapes that a variable is read.
+# The class behind `tf.Variable` in a v1 graph: the base class of sync-on-read variables; and its
+# own, which makes a variable of a handle. The function tells the tapes that a variable is read.
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, variable_accessed
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable as ResourceVariable
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
+
+# Whether a SavedModel is being written, whose functions are traced for it.
+from tensorflow.python.saved_model import save_context
 
 # Those of strategies and optimizers stay, as TensorFlow's own do: a program's first step would take
 # a second longer. A program's own functions are converted before a strategy gets them.
@@ -70,6 +79,8 @@ autograph.CONVERSION_RULES = (
     autograph.DoNotConvert("tfdist.training.wrappers"),
     *autograph.CONVERSION_RULES,
 )
+
+_LARGEST_SEED = 2**31 - 1  # As in `random_seed`.
 
 # The variables of a layer over feature columns, and the features of a batch as its columns have
 # transformed them. Keras' DenseFeatures uses both; the layer for linear models was tf.estimator's.
@@ -222,6 +233,45 @@ def replace_input(op: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
     for index, tensor in enumerate(op.inputs):
         if tensor is old or tensor.name == old.name:
             op._update_input(index, new)
+
+
+def divide_traces(part: Callable[[], Hashable]) -> None:
+    """Makes tf.functions trace again where `part` gives another value; None changes nothing.
+
+    TensorFlow keeps one trace for all code on a device that is not in cross-replica context.
+    """
+    make_context = function_context.make_function_context
+
+    def make_divided(scope_type: Any = None) -> Any:
+        made, own = make_context(scope_type), part()
+        if own is None:
+            return made
+        context = made.context
+        return made._replace(
+            context=context._replace(device_functions=(own, *context.device_functions))
+        )
+
+    function_context.make_function_context = make_divided
+
+
+def copy_of_function(
+    function: Any, python_function: Callable[..., Any], keeps_signature: bool
+) -> Any:
+    """Returns a tf.function of other Python code, with the options of a tf.function."""
+    if keeps_signature or function.input_signature is None:
+        return function._clone(python_function)
+    return tf.function(
+        python_function,
+        reduce_retracing=True,
+        autograph=function._autograph,
+        jit_compile=function._jit_compile,
+    )
+
+
+def converted(python_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns Python code as AutoGraph converts it, if the tf.function that is traced does so."""
+    autograph_of = tf.__internal__.autograph
+    return autograph_of.tf_convert(python_function, autograph_of.control_status_ctx())
 
 
 def run_in_replica_threads(
@@ -439,10 +489,86 @@ def constructor_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: kwargs[name] for name in names if name in kwargs}
 
 
+def arguments_of_copy(variable: Any) -> dict[str, Any]:
+    """Returns the arguments of a resource variable that is a copy of another, but for its value.
+
+    The base class' `__deepcopy__` makes a variable of the base class.
+    """
+    if not tf.executing_eagerly():
+        raise NotImplementedError("a variable is copied outside of functions and graphs")
+    return {
+        "trainable": variable.trainable,
+        "constraint": variable.constraint,
+        "dtype": variable.dtype,
+        "name": variable._shared_name,
+        "distribute_strategy": variable._distribute_strategy,
+        "synchronization": variable.synchronization,
+        "aggregation": variable.aggregation,
+    }
+
+
+def variable_of_handle(handle: tf.Tensor, like: Any) -> tf.Variable:
+    """Returns another variable of the value that a handle names, which no checkpoint has."""
+    return BaseResourceVariable(
+        handle=handle,
+        trainable=False,
+        shape=like.shape,
+        dtype=like.dtype,
+        name=like.name,
+        unique_id=like._unique_id,
+        handle_name=like._handle_name,
+    )
+
+
+def is_written_as_saved_model() -> bool:
+    """Returns whether functions are traced for a SavedModel, which knows no strategy."""
+    return bool(save_context.in_save_context())
+
+
 def next_seeds() -> tuple[int, int] | None:
     """Returns the two seeds of an op without one; None if TensorFlow draws them in the session."""
     first, second = random_seed.get_seed(None)
     return None if first is None else (first, second)
+
+
+def vary_seeds(replica: Callable[[], tuple[int, int]], step: int) -> None:
+    """Gives ops that have no seed of their own, in a program with a seed, one of their replica.
+
+    TensorFlow takes the program's seed and a number that it counts in the graph. The numbers that
+    are counted outside of replicas, and by the first of a worker, stay those of one process:
+
+        first replica of all      program's seed               the graph's count
+        first of another worker   program's seed + r * step    the graph's count
+        another in this worker    program's seed + r * step    a count of its own
+
+    Args:
+      replica: Returns r, the number over all workers of the replica whose code is running, and its
+        number in this worker; (0, 0) outside of replicas.
+      step: The distance of the replicas' seeds.
+    """
+    get_seed = random_seed.get_seed
+    own_counts: WeakKeyDictionary[Any, dict[int, Callable[[], int]]] = WeakKeyDictionary()
+
+    def count_own(in_worker: int) -> tuple[int | None, int]:
+        graph = None if tf.executing_eagerly() else v1.get_default_graph()
+        program_seed = context.global_seed() if graph is None else graph.seed
+        if program_seed is None:
+            return None, 0
+        # Without a graph it counts at random, and begins again where the program sets its seed.
+        counted, new = graph, itertools.count().__next__
+        if graph is None:
+            counted = context.context()._rng
+            new = functools.partial(random.Random(program_seed).randint, 0, _LARGEST_SEED)
+        return program_seed, own_counts.setdefault(counted, {}).setdefault(in_worker, new)()
+
+    def get_own_seed(op_seed: Any) -> tuple[Any, Any]:
+        in_sync, in_worker = (0, 0) if op_seed is not None else replica()
+        if in_sync == 0:
+            return get_seed(op_seed)
+        first, second = get_seed(None) if in_worker == 0 else count_own(in_worker)
+        return (None, None) if first is None else ((first + in_sync * step) % _LARGEST_SEED, second)
+
+    random_seed.get_seed = get_own_seed
 
 
 @contextmanager
@@ -460,7 +586,7 @@ def seeds_of_run(seed: int) -> Iterator[None]:
         has_seed = op_seed is not None or v1.get_default_graph().seed is not None
         if has_seed or tf.executing_eagerly() or threading.current_thread() is not thread:
             return get_seed(op_seed)
-        return seed % (2**31 - 1), next(numbers)
+        return seed % _LARGEST_SEED, next(numbers)
 
     random_seed.get_seed = get_seed_of_run
     try:

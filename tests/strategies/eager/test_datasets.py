@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tfdist.strategies import strategy_for_run
-from tfdist.strategies.eager.datasets import tuned_for_cores
+from tfdist.strategies import LocalStrategy, strategy_for_run
+from tfdist.strategies.eager.datasets import ReplicationModeError, tuned_for_cores
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,37 @@ def test_an_epoch_traces_no_functions_for_its_iterator() -> None:
     before = len(context.context().list_function_names())
     assert epoch() == [1, 5, 9, 13]
     assert len(context.context().list_function_names()) == before
+
+
+_PER_REPLICA = tf.distribute.InputOptions(
+    experimental_fetch_to_device=False,
+    experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+)
+
+
+@pytest.mark.parametrize("is_fetched", [False, True])
+def test_each_replica_may_have_a_dataset_of_its_own(is_fetched: bool) -> None:
+    strategy = LocalStrategy(num_replicas=2)
+    options = tf.distribute.InputOptions(
+        experimental_fetch_to_device=is_fetched,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
+
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        assert (context.num_input_pipelines, context.num_replicas_in_sync) == (2, 2)
+        first = 10 * context.input_pipeline_id
+        return tf.data.Dataset.range(first, first + 3).batch(2)
+
+    dataset = strategy.distribute_datasets_from_function(make, options)
+    batches = [
+        [rows.numpy().tolist() for rows in strategy.experimental_local_results(batch)]
+        for batch in dataset
+    ]
+    assert batches == [[[0, 1], [10, 11]], [[2], [12]]]
+
+
+def test_one_dataset_for_all_replicas_is_not_one_for_each() -> None:
+    with pytest.raises(ReplicationModeError, match="has one dataset for all replicas"):
+        LocalStrategy(num_replicas=2).experimental_distribute_dataset(
+            tf.data.Dataset.range(4).batch(2), _PER_REPLICA
+        )

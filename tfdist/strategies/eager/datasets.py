@@ -32,12 +32,25 @@ class DatasetTooEarlyError(OneLineError, RuntimeError):
     """A dataset was made before the workers met, and cannot be used any more."""
 
 
+class ReplicationModeError(OneLineError, NotImplementedError):
+    """Each replica is to have a dataset of its own where that is not possible."""
+
+
 def distribute(dataset: Any, plan: InputPlan) -> Any:
     """Divides each batch of a dataset of global batches among the replicas of all workers.
 
     A worker gets rows that follow each other, and divides them among its replicas. In the last
     batch a replica may have fewer rows than others, or none.
+
+    Raises:
+      ReplicationModeError: If each replica is to have a dataset of its own.
     """
+    if plan.is_for_each_replica:
+        raise ReplicationModeError(
+            "experimental_distribute_dataset got InputReplicationMode.PER_REPLICA, and has one "
+            "dataset for all replicas. Call distribute_datasets_from_function, or leave the mode "
+            "out."
+        )
     plan = _with_plain_iterator(plan)
     dataset = _prepared(dataset, plan)
     number = dataset.cardinality()
@@ -55,8 +68,18 @@ def distribute_from_function(dataset_fn: Any, plan: InputPlan) -> Any:
     """Makes a dataset of this worker's batches, which `dataset_fn(input_context)` returns.
 
     Where another worker has more batches, those of this one have no row in the end: all workers end
-    after the same step.
+    after the same step. With InputReplicationMode.PER_REPLICA it is called for each replica, whose
+    index is the context's `input_pipeline_id`.
+
+    Raises:
+      ReplicationModeError: If each replica of several workers is to have a dataset of its own.
     """
+    if plan.is_for_each_replica and plan.context.num_input_pipelines > 1:
+        raise ReplicationModeError(
+            "distribute_datasets_from_function got InputReplicationMode.PER_REPLICA, which is for "
+            f"one worker, and this run has {plan.context.num_input_pipelines}. Leave it out: each "
+            "worker's dataset gives a batch to each of its replicas in turn."
+        )
     plan = _with_plain_iterator(plan)
 
     def make(context: tf.distribute.InputContext) -> Any:

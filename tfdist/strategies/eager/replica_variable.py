@@ -20,16 +20,22 @@ from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
-from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.step import NOW, Reads, own_rows
-from tfdist.strategies.private_tensorflow import ResourceVariable
+from tfdist.strategies.private_tensorflow import (
+    ResourceVariable,
+    arguments_of_copy,
+    is_written_as_saved_model,
+    variable_of_handle,
+)
 from tfdist.strategies.reductions.reducer import Reducer
+from tfdist.strategies.values.aggregated import AggregationError
 from tfdist.strategies.values.replica_context import (
     are_updates_equal,
     is_in_replica,
     replica_in_sync,
     replica_in_worker,
 )
+from tfdist.strategies.values.seeds import SEED_STEP as SEED_STEP
 
 _Aggregation = tf.VariableAggregation
 
@@ -39,14 +45,8 @@ SCATTERS = (
     *("scatter_div", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_nd_max"),
     *("scatter_nd_min", "batch_scatter_update"),
 )
-# A prime, so that seeds that a program counts up do not meet those of other replicas.
-SEED_STEP = 15_485_863
 # The replica variables of this process that are still in use, by `id`, oldest first.
 _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
-
-
-class AggregationError(OneLineError, ValueError):
-    """A variable is updated in a way in which the values of its replicas cannot be combined."""
 
 
 class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
@@ -97,6 +97,22 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     def _handle(self, handle: tf.Tensor) -> None:
         self._first_handle = handle
 
+    @property
+    def of_each_replica(self) -> tuple[tf.Variable, ...]:
+        """A variable of each replica's own values, in any context."""
+        return (variable_of_handle(self._first_handle, self), *self._others)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        own = self.read_each()
+        arguments = {**arguments_of_copy(self), "initial_value": own[0]}
+        with tf.device(self.device):
+            copied = type(self)(self.reducer, len(own), self._is_on_read, arguments)
+        for variable, value in zip(copied.of_each_replica, own, strict=True):
+            variable.assign(value)
+        for name in ("drifts", "_is_assigned_elsewhere"):
+            setattr(copied, name, getattr(self, name))
+        return copied
+
     def _is_made(self) -> bool:
         """Returns whether the constructor has run; TensorFlow's base class calls methods in it."""
         return "_all_handles" in self.__dict__
@@ -133,6 +149,8 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
 
     def _reads_own(self) -> bool:
         if not self._is_made() or not self._is_on_read or is_in_replica() or NOW.reads.are_own:
+            return True
+        if is_written_as_saved_model():  # It holds the combined value, as a single one.
             return True
         if NOW.reads.combined is not None and id(self) in NOW.reads.combined:
             return False
@@ -221,6 +239,18 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         return {
             key: type(read)(self.read_value, self.dtype, self.device) for key, read in own.items()
         }
+
+    def _export_to_saved_model_graph(
+        self, object_map: Any = None, tensor_map: Any = None, options: Any = None, **kwargs: Any
+    ) -> Any:
+        """Exports one variable; functions that use those of the other replicas use it as well."""
+        resources = super()._export_to_saved_model_graph(
+            object_map=object_map, tensor_map=tensor_map, options=options, **kwargs
+        )
+        for other in self._others:
+            object_map[other] = object_map[self]
+            tensor_map[other.handle] = tensor_map[self._first_handle]
+        return [*resources, *(other.handle for other in self._others)]
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         (value,) = restored_tensors.values()

@@ -23,15 +23,19 @@ import tensorflow as tf
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.replica_variable import (
     SCATTERS,
-    AggregationError,
     ReplicaVariable,
     SeedVariable,
 )
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST, Placement
-from tfdist.strategies.private_tensorflow import ResourceVariable, constructor_arguments
+from tfdist.strategies.private_tensorflow import (
+    ResourceVariable,
+    arguments_of_copy,
+    constructor_arguments,
+)
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import add_equal_rows
+from tfdist.strategies.values.aggregated import AggregationError, refuse_mean_of_integers
 from tfdist.strategies.values.replica_context import (
     are_updates_equal,
     is_in_replica,
@@ -87,10 +91,12 @@ class EagerVariables:
             if has_own_values:
                 is_seed = kwargs.get("name") == _SEED_NAME
                 kind = SeedVariable if is_seed else ReplicaVariable
-                return kind(self._reducer, self._placement.num_replicas, is_on_read, arguments)
-            variable = SharedVariable(**arguments)
-            variable.reducer = self._reducer
-            return variable
+                variable = kind(self._reducer, self._placement.num_replicas, is_on_read, arguments)
+            else:
+                variable = SharedVariable(**arguments)
+                variable.reducer = self._reducer
+        refuse_mean_of_integers(variable)
+        return variable
 
     def _from_worker_0(self, kwargs: dict[str, Any]) -> tf.Tensor:
         """Returns worker 0's initial value, after a check that it makes the same variable.
@@ -141,6 +147,13 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
     """
 
     reducer: Reducer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        arguments = arguments_of_copy(self)
+        with tf.device(self.device):
+            copied = SharedVariable(initial_value=self.read_value(), **arguments)
+        copied.reducer = self.reducer
+        return copied
 
     def update_by(self, name: str, value: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Calls a method of TensorFlow's variable with the values of all replicas combined."""

@@ -17,7 +17,7 @@ from tfdist.strategies.placement import HOST, Placement, lift_initial_value
 from tfdist.strategies.private_tensorflow import constructor_arguments
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values import sync_on_read
-from tfdist.strategies.values.aggregated import aggregate_assignments
+from tfdist.strategies.values.aggregated import aggregate_assignments, refuse_mean_of_integers
 from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariable
 
 
@@ -78,6 +78,7 @@ class GraphVariables:
                 devices = (HOST,) * len(devices)  # Counts and sums of metrics.
             variable = sync_on_read.make_variable(devices, constructor_arguments(kwargs))
             if self._reducer.num_replicas > 1:
+                refuse_mean_of_integers(variable)
                 variable.read_over_all = lambda: self.read(variable)
             return variable
         is_shared = self._placement.num_replicas > 1
@@ -88,6 +89,8 @@ class GraphVariables:
         )
         if is_shared:
             aggregate_assignments(variable)
+        if self._reducer.num_replicas > 1:
+            refuse_mean_of_integers(variable)
         return variable
 
     def _from_worker_0(self, initial_value: Any, dtype: Any, name: str) -> tuple[Any, Any]:

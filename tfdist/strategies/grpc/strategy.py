@@ -22,7 +22,7 @@ from tfdist.cluster.arguments import check_flag, check_number
 from tfdist.cluster.environment import REPLACE, find_engine, read_stall_timeout, read_start_timeout
 from tfdist.cluster.tf_config import TfConfig
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.base import BaseStrategy, resolver_of
 from tfdist.strategies.eager.run import watch_until_the_end
 from tfdist.strategies.grpc.collectives import GrpcCollectives
 from tfdist.strategies.grpc.graph_exchange import GraphExchange, may_exchange_directly
@@ -324,11 +324,7 @@ def in_place_of_servers(
     if found is not None:
         cluster, task = found
         jobs = cluster.without_parameter_servers().jobs
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({job: [*addresses] for job, addresses in jobs.items()}),
-            task_type=task.type,
-            task_id=task.index,
-        )
+        resolver = resolver_of(jobs, task)
     own = MultiWorkerStrategy(
         resolver, None, variables_on_host, num_replicas=num_gpus if num_gpus > 1 else None
     )

@@ -13,14 +13,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster import PeerWatch, find_mpi_rank
+from tfdist.cluster import PeerWatch, Task, find_mpi_rank
 from tfdist.cluster.arguments import check_flag
 from tfdist.cluster.environment import check_horovod, read_stall_timeout
 from tfdist.cluster.ranks import HOROVODRUN
 from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.process.progress_file import in_phase
-from tfdist.strategies.base import BaseStrategy
+from tfdist.strategies.base import BaseStrategy, resolver_of
 from tfdist.strategies.eager.run import watch_until_the_end
 from tfdist.strategies.horovod.ending import end_in_time
 from tfdist.strategies.horovod.membership import join_ranks
@@ -192,6 +192,18 @@ class HorovodStrategy(BaseStrategy):
             local_index=hvd.local_rank(),
             half=half,
         )
+
+    @property
+    def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver | None:
+        """A resolver that knows the ranks as workers; None where there is one process alone.
+
+        Its addresses only count the ranks: no process listens at port 0.
+        """
+        collectives = self.extended.collectives
+        if collectives.num_workers == 1:
+            return None
+        ranks = [f"rank-{rank}:0" for rank in range(collectives.num_workers)]
+        return resolver_of({"worker": ranks}, Task(type="worker", index=collectives.worker_index))
 
     def join_workers(self) -> None:
         if self.extended.collectives.num_workers > 1:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.eager.replica_variable import tf_variable
 from tfdist.strategies.eager.step import NOW
-from tfdist.strategies.extended import name_of, parts_of
+from tfdist.strategies.extended import name_of
 from tfdist.strategies.keras.extension import extends
 from tfdist.strategies.values.replica_context import are_updates_equal, equal_updates
 
@@ -103,23 +103,25 @@ def _with_sums(
     targets = [v for g, v in pairs if g is not None]
 
     def merge(strategy: Any, values: Any) -> Any:
-        sums = iter(_sums(strategy.extended.reducer, values, targets))
+        sums = iter(_sums(strategy.extended, values, targets))
         return function(strategy, [None if g is None else next(sums) for g, _ in pairs])
 
     return context.merge_call(merge, args=([g for g, _ in pairs if g is not None],))
 
 
-def _sums(reducer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+def _sums(extended: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """Adds gradients over all replicas; slices are concatenated, equal rows are not added.
 
     The message of a step of `fit` travels with them.
     """
-    values, names = [parts_of(g) for g in gradients], [name_of(v) for v in variables]
+    values, names = [extended.parts_of(g) for g in gradients], [name_of(v) for v in variables]
     step = NOW.step
     message = None if step is None else step.take_message()
     if message is not None:  # First, so that it shares the bucket that is sent last.
         values, names = [[message], *values], ["message_of_the_step", *names]
-    sums: list[Any] = reducer.reduce_gradients(values, names, mean=False, adds_equal_rows=False)
+    sums: list[Any] = extended.reducer.reduce_gradients(
+        values, names, mean=False, adds_equal_rows=False
+    )
     if message is not None and step is not None and step.results is not None:
         step.results.receive(sums.pop(0))
     return sums

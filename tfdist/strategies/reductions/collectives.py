@@ -41,7 +41,7 @@ from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.buckets import Gradient, pack
 from tfdist.strategies.reductions.compression import compressed_gather, compressed_sum
 from tfdist.strategies.reductions.engine import Collectives
-from tfdist.strategies.reductions.slices import Value, add_equal_rows
+from tfdist.strategies.reductions.slices import Value, add_equal_rows, on_values
 
 # The dtype of a sum: half-precision gradients of many workers can overflow when they are added.
 _SUMMED_AS = {
@@ -66,6 +66,15 @@ def is_mean(reduce_op: Any) -> bool:
     if name not in ("SUM", "MEAN"):
         raise ValueError(f"Unsupported reduce op: {reduce_op}. Use ReduceOp.SUM or ReduceOp.MEAN.")
     return name == "MEAN"
+
+
+def as_fraction(value: Value) -> Value:
+    """Returns a value in the dtype of its mean: that of `tf.truediv` for integers."""
+    dtype = value.dtype
+    if not (dtype.is_integer or dtype.is_bool):
+        return value
+    wide = tf.float32 if dtype.size < 4 else tf.float64
+    return on_values(lambda tensor: tf.cast(tensor, wide), value)
 
 
 def all_reduce(

@@ -15,6 +15,7 @@ from tfdist.strategies.reductions import path
 from tfdist.strategies.reductions.collectives import (
     add_replicas,
     all_reduce,
+    as_fraction,
     broadcast,
     sent_as,
 )
@@ -109,8 +110,11 @@ class Reducer:
           adds_equal_rows: As in `reduce_gradients`.
 
         Returns:
-          One value per input, of its shape and dtype, on the host.
+          One value per input, of its shape and dtype, on the host. The mean of integers over
+          several replicas is a floating-point number.
         """
+        if mean and self.num_replicas > 1:
+            values = [[as_fraction(part) for part in parts] for parts in values]
         sources, gates = path.ungated(values, self._leaves_early)
         adds = self.adds_equal_rows and adds_equal_rows
         reduced = self._reduce(sources, names, mean, name, None, adds)

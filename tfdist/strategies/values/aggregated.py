@@ -19,10 +19,27 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.reductions.collectives import add_replicas
 from tfdist.strategies.values.replica_context import is_in_replica, replica_in_worker
 
 _ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
+
+
+class AggregationError(OneLineError, ValueError):
+    """A variable is made or updated in a way in which its replicas' values cannot be combined."""
+
+
+def refuse_mean_of_integers(variable: Any) -> None:
+    """Raises an AggregationError for a variable of integers whose replicas' mean is assigned."""
+    dtype = variable.dtype.base_dtype
+    is_mean = variable.aggregation == tf.VariableAggregation.MEAN
+    if is_mean and not (dtype.is_floating or dtype.is_complex):
+        raise AggregationError(
+            f"{variable.name} has aggregation MEAN and dtype {dtype.name}, which cannot hold the "
+            "mean of its replicas' values. Make it of a floating-point dtype, or with aggregation="
+            "tf.VariableAggregation.SUM or ONLY_FIRST_REPLICA."
+        )
 
 
 def aggregate_assignments(variable: Any) -> None:
