@@ -88,13 +88,6 @@ ColumnVariables = tf.__internal__.feature_column.StateManager
 TransformedFeatures = tf.__internal__.feature_column.FeatureTransformationCache
 
 
-def converted(function: Any) -> Any:
-    """Returns a program's function as AutoGraph converts it, if it converts the calling code."""
-    return tf.__internal__.autograph.tf_convert(
-        function, tf.__internal__.autograph.control_status_ctx()
-    )
-
-
 def is_dense_column(column: Any) -> bool:
     """Returns whether a feature column makes a dense tensor of numbers."""
     return isinstance(column, tf.__internal__.feature_column.DenseColumn)

@@ -324,15 +324,13 @@ class Attempt:
                     raise StartError(
                         self._refusal(missing)
                         or f"{starter.name} ended with exit code {process.returncode} before "
-                        f"{_named(missing)} had started.
-{newline.join(self.starter_output())}"
+                        f"{_named(missing)} had started.\n{newline.join(self.starter_output())}"
                     )
             if self.clock.now_s() > give_up_s:
                 raise StartError(
                     self._refusal(missing)
                     or f"{_named(missing)} did not start within {self.start_timeout_s:g} s. Check "
-                    "that the hosts can be reached and run the same Python at the same path.
-"
+                    "that the hosts can be reached and run the same Python at the same path.\n"
                     f"{newline.join(self.starter_output())}"
                 )
             await self.wait_for_change()
