@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from number_programs.known import reason_of
+from number_programs.known import is_made, reason_of
 from number_programs.table import BOTH, PROGRAMS, Found, Program
 
 KINDS = ("overrides", "inputs", "weights_and_masks", "losses", "metrics", "layers", "models")
@@ -91,7 +91,7 @@ def all_runs(
     libraries: Iterable[str] = BOTH, layouts: Iterable[str] = LAYOUTS, names: Sequence[str] = ()
 ) -> list[Run]:
     """Returns the runs with these Kerases and layouts of programs whose names fit a pattern."""
-    return [
+    runs = [
         Run(library, name, layout)
         for library in libraries
         for layout in layouts
@@ -99,6 +99,7 @@ def all_runs(
         if library in one.libraries and layout in (one.layouts or LAYOUTS)
         if not names or any(fnmatch.fnmatch(name, pattern) for pattern in names)
     ]
+    return [run for run in runs if is_made(run)]
 
 
 # In a worker.
@@ -117,6 +118,8 @@ def make(runs: Sequence[Run]) -> list[Outcome]:
             from tfdist.strategies import strategy_for_run
 
             strategy = strategy_for_run(num_replicas=num_replicas)
+            with strategy.scope():  # Over gRPC, TensorFlow's server starts here.
+                pass
         keras = importlib.import_module(run.library)
         keras.utils.set_random_seed(7)
         bench = Bench(
@@ -176,7 +179,7 @@ def problem_of(run: Run, workers: Sequence[Outcome], alone: Outcome) -> str:
     one = run.program
     if alone.error:
         return f"plain Keras fails:\n{alone.error}"
-    if one.refuses:
+    if one.expected == "refused":
         return _refusal_problem(one, workers)
     failed = [worker for worker in workers if worker.error]
     if failed:
@@ -191,11 +194,12 @@ def problem_of(run: Run, workers: Sequence[Outcome], alone: Outcome) -> str:
 
 
 def _refusal_problem(one: Program, workers: Sequence[Outcome]) -> str:
+    text = one.refuses or one.keras_refuses
     for worker in workers:
         if not worker.error:
-            return f"it is not refused with {one.refuses!r}"
-        if not worker.is_one_line or one.refuses not in worker.error:
-            return f"it is not refused with a line that has {one.refuses!r}, but:\n{worker.error}"
+            return f"it is not refused with {text!r}"
+        if text not in worker.error or (one.refuses and not worker.is_one_line):
+            return f"it is not refused with a line that has {text!r}, but:\n{worker.error}"
     return ""
 
 

@@ -80,8 +80,9 @@ class Bench:
         with self.scope():
             model = make()
             rule = optimizer() if callable(optimizer) else optimizer or self.optimizers.SGD(0.1)
-            metrics = options.pop("metrics", None)
-            options["metrics"] = metrics() if callable(metrics) else metrics
+            for kind in ("metrics", "weighted_metrics"):
+                if callable(options.get(kind)):
+                    options[kind] = options[kind]()
             if self.strategy is None and "steps_per_execution" not in options:
                 # The numbers are the same, and nothing is traced.
                 options.setdefault("run_eagerly", True)

@@ -16,6 +16,7 @@ _OUTPUTS = "the loss of an output counts replicas, not rows"
 _ROWLESS = "a replica without rows does not take part"
 _ADDED = "a sum that is added to the loss is scaled as a mean"
 _ORDER = "Keras reads a batch to build the model, so the order is another one"
+_NAN = "NaN in the history, where a replica has no row"
 _SILENT = "no line says so"
 
 KNOWN: dict[str, str] = {
@@ -62,6 +63,14 @@ KNOWN: dict[str, str] = {
     "reduction_none_with_weights": "the loss in the history is as many times as large",
     "reduction_none_of_words": "the loss in the history is as many times as large",
     "reduction_sum_of_even_batches": "the loss in the history is as many times as large",
+    "tf_keras * reduction_sum": "the loss in the history is another one where rows are uneven",
+    "tf_keras * reduction_sum_with_weights": "the same",
+    "tf_keras * loss_that_returns_one_number": _NAN,
+    "tf_keras * add_loss_of_a_mean_of_rows": _NAN,
+    "add_loss_of_a_model": _NAN,
+    "add_metric_of_a_model": _NAN,
+    "add_metric_of_a_layer": _NAN,
+    "sparse_features": "a replica without rows ends in a stack",
     "loss_ctc": "a replica without rows ends in a stack",
     "loss_dice_of_a_batch": _SILENT,
     "loss_tversky_of_a_batch": _SILENT,
@@ -82,6 +91,19 @@ KNOWN: dict[str, str] = {
     "batch_normalization_over_all_rows_evaluated": _ROWLESS,
     "spectral_normalization": "it is refused",
 }
+
+
+# Programs in which a worker fails or waits for good; they are not made on several workers.
+STOPPING = {
+    "train_step_that_returns_a_number_for_each_row",
+    "loss_ctc",
+    "sparse_features",
+}
+
+
+def is_made(run: Any) -> bool:
+    """Returns whether a run can be made without an end of its layout."""
+    return run.layout == "1x2" or run.name not in STOPPING
 
 
 def reason_of(run: Any) -> str:

@@ -86,7 +86,7 @@ def loss_ctc(bench: Bench) -> Found:
         lambda: bench.sequential(x, [bench.layers.Dense(6)]),
         (x, y.astype("int32")),
         loss=bench.losses.CTC(),
-        optimizer=bench.optimizers.SGD(0.01),
+        optimizer=lambda: bench.optimizers.SGD(0.01),
     )
 
 
@@ -139,7 +139,7 @@ def loss_circle_of_pairs(bench: Bench) -> Found:
         ),
         (numbers(), labels()),
         loss=bench.losses.Circle(),
-        optimizer=bench.optimizers.SGD(0.001),
+        optimizer=lambda: bench.optimizers.SGD(0.001),
     )
 
 
@@ -239,7 +239,7 @@ def outputs_with_a_summed_loss(bench: Bench) -> Found:
         lambda: _two_heads(bench),
         (numbers(), _two_targets()),
         loss={"a": bench.losses.MeanSquaredError(reduction="sum"), "b": _two_losses(bench)["b"]},
-        optimizer=bench.optimizers.SGD(0.02),
+        optimizer=lambda: bench.optimizers.SGD(0.02),
         evaluates=True,
     )
 
@@ -317,7 +317,7 @@ def add_loss_of_a_sum_of_rows(bench: Bench) -> Found:
     )
 
 
-@program()
+@program(KERAS_3)
 def add_loss_of_a_number_for_each_row(bench: Bench) -> Found:
     return bench.train(
         lambda: _adding(bench, lambda x: 0.1 * tf.reduce_sum(tf.square(x), axis=-1)),

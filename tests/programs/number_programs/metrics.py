@@ -233,7 +233,7 @@ def metrics_beside_weighted_metrics(bench: Bench) -> Found:
         "sigmoid",
         _binary(),
         lambda: ["accuracy"],
-        weighted_metrics=["accuracy", bench.metrics.AUC(name="auc", num_thresholds=20)],
+        weighted_metrics=lambda: ["accuracy", bench.metrics.AUC(name="auc", num_thresholds=20)],
     )
 
 

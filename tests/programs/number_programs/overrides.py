@@ -155,7 +155,16 @@ def compute_loss_of_keras_times_a_number(bench: Bench) -> Found:
     return _train(bench, Model)
 
 
-@program()
+@program(TF_KERAS, keras_refuses="when losses are used with")
+def compute_loss_of_a_loss_of_tf_keras(bench: Bench) -> Found:
+    class Model(bench.keras.Model):
+        def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            return bench.losses.BinaryCrossentropy()(y, y_pred)
+
+    return _train(bench, Model)
+
+
+@program(KERAS_3)
 def compute_loss_of_a_loss_of_keras(bench: Bench) -> Found:
     class Model(bench.keras.Model):
         def compute_loss(
@@ -336,7 +345,9 @@ def _with_trackers(bench: Bench) -> Any:
             super().__init__(*args, **kwargs)
             self.loss_tracker = bench.metrics.Mean(name="loss")
             self.mae_metric = bench.metrics.MeanAbsoluteError(name="mae")
-            self.loss_fn = bench.losses.MeanSquaredError()
+            # tf_keras takes no loss that it would have to divide by the rows.
+            loss = bench.losses.MeanSquaredError()
+            self.loss_fn = loss if bench.is_keras_3 else self.compiled_loss
 
         def train_step(self, data: Any) -> Any:
             x, y = data
@@ -364,7 +375,7 @@ def _with_trackers(bench: Bench) -> Any:
 
 @program()
 def train_step_with_trackers(bench: Bench) -> Found:
-    return _train(bench, _with_trackers(bench), loss=None, metrics=None)
+    return _train(bench, _with_trackers(bench), metrics=None)
 
 
 @program()
@@ -374,7 +385,7 @@ def train_step_with_trackers_that_are_not_in_metrics(bench: Bench) -> Found:
     class Model(_with_trackers(bench)):
         metrics = bench.keras.Model.metrics
 
-    return _train(bench, Model, loss=None, metrics=None)
+    return _train(bench, Model, metrics=None)
 
 
 @program()
@@ -538,7 +549,7 @@ def random_numbers_of_replicas(bench: Bench) -> Found:
 # Two networks.
 
 
-@program()
+@program(KERAS_3)
 def gan_with_two_optimizers(bench: Bench) -> Found:
     """The form of the guide's GAN, with given numbers in place of random ones."""
 

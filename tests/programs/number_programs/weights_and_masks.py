@@ -120,7 +120,7 @@ def masked_sequences_with_a_summed_loss(bench: Bench) -> Found:
         lambda: _tagger(bench),
         (sentences(), _tags()),
         loss=_crossentropy(bench, reduction="sum"),
-        optimizer=bench.optimizers.SGD(0.01),
+        optimizer=lambda: bench.optimizers.SGD(0.01),
     )
 
 
@@ -133,7 +133,7 @@ def weights_of_rows(bench: Bench) -> Found:
         lambda: bench.sequential(numbers(), [bench.layers.Dense(2)]),
         (numbers(), sizes(2), row_weights()),
         metrics=["mae"],
-        weighted_metrics=["mse", bench.metrics.RootMeanSquaredError(name="rms")],
+        weighted_metrics=lambda: ["mse", bench.metrics.RootMeanSquaredError(name="rms")],
     )
 
 
@@ -215,7 +215,7 @@ def _of_reduction(
             make,
             even_batches(data) if even else data,
             loss=_crossentropy(bench, reduction=reduction),
-            optimizer=bench.optimizers.SGD(0.01),
+            optimizer=lambda: bench.optimizers.SGD(0.01),
             metrics=["accuracy"],
             evaluates=True,
             fit={"epochs": 2},
