@@ -202,6 +202,6 @@ def batches(data: Any, size: int = BATCH) -> tf.data.Dataset:
 
 
 def even_batches(data: Any, size: int = 12) -> tf.data.Dataset:
-    """Returns a batch whose known size each number of replicas here divides."""
-    rows = tf.data.Dataset.from_tensor_slices(data)
+    """Returns one batch of the last rows, whose known size each number of replicas here divides."""
+    rows = tf.data.Dataset.from_tensor_slices(data).skip(ROWS - size)
     return rows.batch(size, drop_remainder=True)

@@ -35,17 +35,12 @@ def _of_layers(x: Callable[[], Any], layers: Layers) -> Callable[[Bench], Found]
             made = bench.layers.Flatten()(made)
             return bench.keras.Model(rows, bench.layers.Dense(2)(made))
 
-        return bench.train(make, (x(), sizes(2)), predicts=True)
+        return bench.train(make, (x(), sizes(2)))
 
     return run
 
 
 def _volumes() -> Any:
-    x = np.random.RandomState(4).uniform(-1, 1, [ROWS, 3, 3, 3, 1]).astype("float32")
-    return x + np.linspace(-1, 1, ROWS).astype("float32")[:, None, None, None, None]
-
-
-def _films() -> Any:
     x = np.random.RandomState(4).uniform(-1, 1, [ROWS, 3, 3, 3, 1]).astype("float32")
     return x + np.linspace(-1, 1, ROWS).astype("float32")[:, None, None, None, None]
 
@@ -198,7 +193,7 @@ def _of_pairs(layer: Callable[[Any], Any], *, masked: bool = False) -> Callable[
             made = bench.layers.GlobalAveragePooling1D()(made)
             return bench.keras.Model(words, bench.layers.Dense(2)(made))
 
-        return bench.train(make, (sentences(), sizes(2)), predicts=True)
+        return bench.train(make, (sentences(), sizes(2)))
 
     return run
 

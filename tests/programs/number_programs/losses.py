@@ -63,7 +63,6 @@ def _of_loss(name: str, width: int, activation: Any, y: Any) -> Callable[[Bench]
             lambda: bench.sequential(numbers(), [bench.layers.Dense(width, activation, **more)]),
             (numbers(), y(), row_weights()),
             loss=getattr(bench.losses, name)(),
-            evaluates=True,
         )
 
     return run
