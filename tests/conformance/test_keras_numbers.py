@@ -51,7 +51,7 @@ DEALT = dealt(ALL)
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, fake_cluster_server: Any) -> Iterator[Outcomes]:
-    """What came out of a run; all of a layout are made together."""
+    """Returns the outcomes of a run; all runs of a layout are made together."""
     from tfdist.testing.fake_cluster import FakeCluster
 
     # Those that were chosen, with -k as well.

@@ -72,7 +72,7 @@ class Run:
 
 @dataclasses.dataclass(kw_only=True)
 class Outcome:
-    """What came out of a program on a worker.
+    """The outcome of a program on a worker.
 
     Attributes:
       found: Its numbers.

@@ -22,7 +22,7 @@ BATCH, ROWS, WORDS, TIMES = 7, 22, 12, 5
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What a program runs on.
+    """A Keras, and a strategy or none.
 
     Attributes:
       keras: Keras 3 or tf_keras.

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from number_programs.bench import Bench, images, labels, numbers, one_hot, row_weights, sizes
+from number_programs.bench import (
+    Bench,
+    images,
+    labels,
+    numbers,
+    one_hot,
+    row_weights,
+    sentences,
+    sizes,
+)
 from number_programs.table import BOTH, KERAS_3, TF_KERAS, Found, program, put
 
 
@@ -401,3 +410,69 @@ def vae(bench: Bench) -> Found:
     x = numbers()
     data = tf.data.Dataset.from_tensor_slices(((x, numbers(2)), x)).batch(7)
     return bench.train(Vae, data, evaluates=True)
+
+
+@program()
+def loss_of_one_output_given_as_a_list(bench: Bench) -> Found:
+    return bench.train(
+        lambda: bench.sequential(numbers(), [bench.layers.Dense(1)]),
+        (numbers(), sizes()),
+        loss=["mse"],
+        loss_weights=[0.5],
+        evaluates=True,
+    )
+
+
+@program()
+def loss_that_is_a_class(bench: Bench) -> Found:
+    """A Loss of one's own, as the guide shows: its call returns a number for each row."""
+
+    class Mean(bench.losses.Loss):
+        def call(self, y: Any, p: Any) -> Any:
+            return tf.reduce_mean(tf.square(y - p) * 2.0, axis=-1)
+
+    return bench.train(
+        lambda: bench.sequential(numbers(), [bench.layers.Dense(2)]),
+        (numbers(), sizes(2), row_weights()),
+        loss=Mean(),
+        evaluates=True,
+    )
+
+
+@program()
+def loss_that_is_a_class_and_returns_one_number(bench: Bench) -> Found:
+    class Mean(bench.losses.Loss):
+        def call(self, y: Any, p: Any) -> Any:
+            return tf.reduce_mean(tf.square(y - p))
+
+    return bench.train(
+        lambda: bench.sequential(numbers(), [bench.layers.Dense(2)]),
+        (numbers(), sizes(2)),
+        loss=Mean(),
+    )
+
+
+@program()
+def outputs_of_masked_sequences(bench: Bench) -> Found:
+    """A class for each word, and a number for each sentence."""
+
+    def make() -> Any:
+        words = bench.keras.Input([5], dtype="int32")
+        rows = bench.layers.Embedding(12, 3, mask_zero=True)(words)
+        rnn = bench.layers.LSTM(3, return_sequences=True)(rows)
+        last = bench.layers.LSTM(2)(rnn)
+        return bench.keras.Model(
+            words,
+            {
+                "tags": bench.layers.Dense(3, name="tags")(rnn),
+                "size": bench.layers.Dense(1, name="size")(last),
+            },
+        )
+
+    y = {"tags": sentences() % 3, "size": sizes()}
+    return bench.train(
+        make,
+        (sentences(), y),
+        loss={"tags": _two_losses(bench)["b"], "size": "mse"},
+        metrics={"tags": ["accuracy"], "size": ["mae"]},
+    )

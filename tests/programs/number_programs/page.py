@@ -1,4 +1,4 @@
-"""docs/keras-numbers.md, written from what came out of the programs."""
+"""The page docs/keras-numbers.md, written from what came out of the programs."""
 
 from __future__ import annotations
 
