@@ -531,7 +531,7 @@ def _all_draw_others(found: list[Found]) -> str:
 
 @program(holds=_all_draw_others)
 def random_numbers_of_replicas(bench: Bench) -> Found:
-    """Draws by tf.random in the code of a replica, as in a VAE: its own numbers, equal from run to run."""
+    """Each replica draws its own numbers by tf.random, as in a VAE, and the same in each run."""
 
     def drawn() -> Any:
         bench.keras.utils.set_random_seed(3)

@@ -54,7 +54,7 @@ class Program:
 
     @property
     def expected(self) -> str:
-        """ "exact", "said" or "refused"."""
+        """Returns "exact", "said" or "refused"."""
         if self.refuses or self.keras_refuses:
             return "refused"
         return "said" if self.says else "exact"

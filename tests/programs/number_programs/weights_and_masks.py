@@ -188,7 +188,7 @@ def weights_of_pixels(bench: Bench) -> Found:
 
 @program()
 def ignored_class(bench: Bench) -> Found:
-    """ignore_index: the mean is over pixels of the other classes."""
+    """The mean is over pixels of the other classes."""
     return bench.train(
         lambda: _segmenter(bench),
         (images(), _pixel_labels()),
