@@ -131,6 +131,7 @@ def make(runs: Sequence[Run]) -> list[Outcome]:
         bench = Bench(
             keras=keras, strategy=strategy, num_workers=num_workers, num_replicas=num_replicas
         )
+        print(run, flush=True)  # Shown where a worker fails.
         outcomes.append(_outcome(run, bench))
         more = {"free_memory": False} if bench.is_keras_3 else {}
         keras.backend.clear_session(**more)
@@ -165,8 +166,14 @@ def _collected() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 
+    class Both(io.StringIO):
+        def write(self, text: str) -> int:
+            terminal.write(text)  # Of a process that ends, all is shown that it wrote.
+            return super().write(text)
+
     lines: list[str] = []
-    logger, keep, written = logging.getLogger("tensorflow"), Keep(), io.StringIO()
+    terminal = sys.stderr
+    logger, keep, written = logging.getLogger("tensorflow"), Keep(), Both()
     handlers, logger.handlers[:] = list(logger.handlers), [keep]
     try:
         with contextlib.redirect_stderr(written):

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from number_programs.bench import BATCH, ROWS, Bench, batches, labels, numbers, row_weights, sizes
-from number_programs.table import KERAS_3, Found, program
+from number_programs.table import KERAS_3, TF_KERAS, Found, program
 
 _READ_AHEAD_LIMIT_S = 0.5
 
@@ -400,25 +400,42 @@ def _own_dataset(bench: Bench, lengths: list[int]) -> Any:
 
 @program(is_of_layout=True)
 def own_datasets_of_workers(bench: Bench) -> Found:
+    fit = {"steps_per_epoch": ROWS // (3 * bench.in_sync)}  # tf_keras asks for them.
+    return _train(bench, _own_dataset(bench, [3] * bench.in_sync), fit=fit)
+
+
+@program(KERAS_3, is_of_layout=True)
+def own_datasets_of_workers_without_a_number_of_steps(bench: Bench) -> Found:
     return _train(bench, _own_dataset(bench, [3] * bench.in_sync))
 
 
 @program(is_of_layout=True, layouts=("grpc2", "horovod2", "grpc3"))
 def own_datasets_whose_known_batch_sizes_differ(bench: Bench) -> Found:
     lengths = [1, 4, 2][: bench.in_sync]
-    return _train(bench, _own_dataset(bench, lengths), metrics=["mae"])
+    fit = {"steps_per_epoch": ROWS // sum(lengths)}
+    return _train(bench, _own_dataset(bench, lengths), metrics=["mae"], fit=fit)
 
 
 # A batch at a time.
 
 
-@program(refuses="train_on_batch", layouts=("1x2", "2x2"))
+@program(KERAS_3, refuses="train_on_batch", layouts=("1x2", "2x2"))
 def train_on_batch_of_replicas(bench: Bench) -> Found:
     model = bench.compiled(lambda: _model(bench))
     return {"loss": model.train_on_batch(numbers(), sizes())}
 
 
-@program(is_of_layout=True, layouts=("grpc2", "horovod2", "grpc3"))
+@program(TF_KERAS)
+def train_on_batch_of_tf_keras(bench: Bench) -> Found:
+    """Each worker gives the same rows, of which it takes its part."""
+    model = bench.compiled(lambda: _model(bench))
+    for start in range(0, ROWS, BATCH):
+        rows = slice(start, start + BATCH)
+        model.train_on_batch(numbers()[rows], sizes()[rows])
+    return {f"weight {number}": value for number, value in enumerate(model.get_weights())}
+
+
+@program(KERAS_3, is_of_layout=True, layouts=("grpc2", "horovod2", "grpc3"))
 def train_on_batch_of_a_workers_own_rows(bench: Bench) -> Found:
     """Each worker gives its part of the rows; plain Keras gets all of them."""
     model = bench.compiled(lambda: _model(bench))

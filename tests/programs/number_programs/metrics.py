@@ -103,7 +103,8 @@ def _of_metrics(head: str, kinds: list[Any]) -> Callable[[Bench], Found]:
             pairs = [kind if isinstance(kind, tuple) else (kind, {}) for kind in kinds]
             return [getattr(bench.metrics, name)(**options) for name, options in pairs]
 
-        return _trained(bench, width, activation, y(), make, evaluates=False)
+        loss = "sparse_categorical_crossentropy" if head == "classes" else "mse"
+        return _trained(bench, width, activation, y(), make, loss=loss, evaluates=False)
 
     return run
 

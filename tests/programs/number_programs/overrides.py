@@ -339,15 +339,17 @@ def train_step_with_compiled_loss_and_metrics(bench: Bench) -> Found:
 
 def _with_trackers(bench: Bench) -> Any:
     """Returns the class of the guides' "Going lower-level", which runs in both Kerases."""
+    mean = bench.losses.MeanSquaredError()
 
     class Model(bench.keras.Model):
+        def loss_fn(self, y: Any, y_pred: Any) -> Any:
+            # tf_keras takes no loss that it would have to divide by the rows.
+            return mean(y, y_pred) if bench.is_keras_3 else self.compiled_loss(y, y_pred)
+
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.loss_tracker = bench.metrics.Mean(name="loss")
             self.mae_metric = bench.metrics.MeanAbsoluteError(name="mae")
-            # tf_keras takes no loss that it would have to divide by the rows.
-            loss = bench.losses.MeanSquaredError()
-            self.loss_fn = loss if bench.is_keras_3 else self.compiled_loss
 
         def train_step(self, data: Any) -> Any:
             x, y = data
