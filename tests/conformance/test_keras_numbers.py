@@ -23,7 +23,7 @@ Outcomes = Callable[[Run], list[Outcome]]
 # The layouts in turn; those of one process take the least time.
 _TURNS = ("1x2", "grpc2", "1x2", "horovod2", "1x2", "2x2", "1x2", "grpc3")
 # Of these kinds a run of the suite makes each program with one Keras, in turn.
-_ALTERNATE = ("inputs", "layers", "losses", "metrics", "models")
+_ALTERNATE = ("inputs", "layers", "losses", "metrics", "models", "weights_and_masks")
 
 
 def dealt(runs: Sequence[Run]) -> list[Run]:

@@ -35,7 +35,8 @@ def _of_layers(x: Callable[[], Any], layers: Layers) -> Callable[[Bench], Found]
             made = bench.layers.Flatten()(made)
             return bench.keras.Model(rows, bench.layers.Dense(2)(made))
 
-        return bench.train(make, (x(), sizes(2)))
+        rule = lambda: bench.optimizers.SGD(0.02)  # noqa: E731
+        return bench.train(make, (x(), sizes(2)), optimizer=rule)
 
     return run
 

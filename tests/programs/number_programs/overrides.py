@@ -34,7 +34,7 @@ def _train(bench: Bench, kind: Any, data: Any = None, **options: Any) -> Found:
     options = {"loss": "mse", "evaluates": True, **options}
     options.setdefault(
         "metrics",
-        lambda: [bench.metrics.AUC(name="auc"), bench.metrics.Precision(name="precision")],
+        lambda: [bench.metrics.AUC(20, name="auc"), bench.metrics.Precision(name="precision")],
     )
     return bench.train(lambda: _functional(bench, kind), data or _binary(), **options)
 
@@ -208,7 +208,7 @@ def compute_metrics_adds_a_metric(bench: Bench) -> Found:
     class Model(bench.keras.Model):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.own = bench.metrics.AUC(name="own_auc")
+            self.own = bench.metrics.AUC(20, name="own_auc")
 
         def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
             results = super().compute_metrics(x, y, y_pred, sample_weight)
