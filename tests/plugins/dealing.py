@@ -7,6 +7,7 @@ import pytest
 # With `-n 4` the tests of a file run in one process, in order, as without it: they share what their
 # fixtures made. So do those of these folders, whose fixtures are more expensive.
 _ONE_PROCESS_FOLDERS = (
+    "tests/conformance/test_keras_numbers",  # shares nothing with the others, and takes minutes
     "tests/faults/",
     "tests/launch/kubernetes/",
     "tests/virtual_hosts/",

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import fnmatch
+import gc
 import importlib
 import io
 import logging
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from number_programs.known import reason_of
+from number_programs.known import is_made, reason_of
 from number_programs.table import BOTH, PROGRAMS, Found, Program
 
 KINDS = ("overrides", "inputs", "weights_and_masks", "losses", "metrics", "layers", "models")
@@ -42,6 +43,7 @@ LAYOUTS = {
     "grpc3": ("grpc", 3, 1),  # A batch of 7 rows does not divide by 3.
 }
 ALONE = "plain"
+LIMIT_S = 380.0  # For all runs of a layout.
 # Two numbers are equal to 6 decimals; or relatively, where many are added.
 ATOL, RTOL = 2e-6, 1e-5
 
@@ -70,7 +72,7 @@ class Run:
 
 @dataclasses.dataclass(kw_only=True)
 class Outcome:
-    """What came out of a program on a worker.
+    """The outcome of a program on a worker.
 
     Attributes:
       found: Its numbers.
@@ -91,7 +93,7 @@ def all_runs(
     libraries: Iterable[str] = BOTH, layouts: Iterable[str] = LAYOUTS, names: Sequence[str] = ()
 ) -> list[Run]:
     """Returns the runs with these Kerases and layouts of programs whose names fit a pattern."""
-    return [
+    runs = [
         Run(library, name, layout)
         for library in libraries
         for layout in layouts
@@ -99,6 +101,7 @@ def all_runs(
         if library in one.libraries and layout in (one.layouts or LAYOUTS)
         if not names or any(fnmatch.fnmatch(name, pattern) for pattern in names)
     ]
+    return [run for run in runs if is_made(run)]
 
 
 # In a worker.
@@ -110,6 +113,10 @@ def make(runs: Sequence[Run]) -> list[Outcome]:
 
     outcomes = []
     strategy = None
+    # A collection of garbage takes longer than a training here.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     for run in runs:
         is_alone = run.layout.startswith(ALONE)
         _, num_workers, num_replicas = LAYOUTS.get(run.layout.split()[-1], ("none", 1, 1))
@@ -117,13 +124,15 @@ def make(runs: Sequence[Run]) -> list[Outcome]:
             from tfdist.strategies import strategy_for_run
 
             strategy = strategy_for_run(num_replicas=num_replicas)
+            with strategy.scope():  # Over gRPC, TensorFlow's server starts here.
+                pass
         keras = importlib.import_module(run.library)
         keras.utils.set_random_seed(7)
         bench = Bench(
             keras=keras, strategy=strategy, num_workers=num_workers, num_replicas=num_replicas
         )
+        print(run, flush=True)  # Shown where a worker fails.
         outcomes.append(_outcome(run, bench))
-        # A collection of garbage takes longer than a training here.
         more = {"free_memory": False} if bench.is_keras_3 else {}
         keras.backend.clear_session(**more)
     return outcomes
@@ -157,8 +166,14 @@ def _collected() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 
+    class Both(io.StringIO):
+        def write(self, text: str) -> int:
+            terminal.write(text)  # Of a process that ends, all is shown that it wrote.
+            return super().write(text)
+
     lines: list[str] = []
-    logger, keep, written = logging.getLogger("tensorflow"), Keep(), io.StringIO()
+    terminal = sys.stderr
+    logger, keep, written = logging.getLogger("tensorflow"), Keep(), Both()
     handlers, logger.handlers[:] = list(logger.handlers), [keep]
     try:
         with contextlib.redirect_stderr(written):
@@ -176,7 +191,7 @@ def problem_of(run: Run, workers: Sequence[Outcome], alone: Outcome) -> str:
     one = run.program
     if alone.error:
         return f"plain Keras fails:\n{alone.error}"
-    if one.refuses:
+    if one.expected == "refused":
         return _refusal_problem(one, workers)
     failed = [worker for worker in workers if worker.error]
     if failed:
@@ -191,11 +206,12 @@ def problem_of(run: Run, workers: Sequence[Outcome], alone: Outcome) -> str:
 
 
 def _refusal_problem(one: Program, workers: Sequence[Outcome]) -> str:
+    text = one.refuses or one.keras_refuses
     for worker in workers:
         if not worker.error:
-            return f"it is not refused with {one.refuses!r}"
-        if not worker.is_one_line or one.refuses not in worker.error:
-            return f"it is not refused with a line that has {one.refuses!r}, but:\n{worker.error}"
+            return f"it is not refused with {text!r}"
+        if text not in worker.error or (one.refuses and not worker.is_one_line):
+            return f"it is not refused with a line that has {text!r}, but:\n{worker.error}"
     return ""
 
 
@@ -271,6 +287,8 @@ def _compare(runs: Sequence[Run], options: Any) -> int:
     from tfdist.testing.fake_cluster import FakeCluster
     from tfdist.testing.server_process import ServerProcess
 
+    global LIMIT_S
+    LIMIT_S = max(LIMIT_S, 10.0 * len(runs))
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # As in the tests.
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -334,7 +352,7 @@ def run_layout(cluster: Any, runs: Sequence[Run]) -> dict[Run, list[Outcome]]:
         # By name: AutoGraph reads the source of its functions.
         return importlib.import_module("keras_numbers").make(runs)
 
-    workers = cluster.run(call, runs, engine=engine, num_workers=num_workers, timeout_s=590)
+    workers = cluster.run(call, runs, engine=engine, num_workers=num_workers, timeout_s=LIMIT_S)
     return {run: [worker[number] for worker in workers] for number, run in enumerate(runs)}
 
 

@@ -22,7 +22,7 @@ BATCH, ROWS, WORDS, TIMES = 7, 22, 12, 5
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What a program runs on.
+    """A Keras, and a strategy or none.
 
     Attributes:
       keras: Keras 3 or tf_keras.
@@ -80,8 +80,9 @@ class Bench:
         with self.scope():
             model = make()
             rule = optimizer() if callable(optimizer) else optimizer or self.optimizers.SGD(0.1)
-            metrics = options.pop("metrics", None)
-            options["metrics"] = metrics() if callable(metrics) else metrics
+            for kind in ("metrics", "weighted_metrics"):
+                if callable(options.get(kind)):
+                    options[kind] = options[kind]()
             if self.strategy is None and "steps_per_execution" not in options:
                 # The numbers are the same, and nothing is traced.
                 options.setdefault("run_eagerly", True)
@@ -201,6 +202,6 @@ def batches(data: Any, size: int = BATCH) -> tf.data.Dataset:
 
 
 def even_batches(data: Any, size: int = 12) -> tf.data.Dataset:
-    """Returns a batch whose known size each number of replicas here divides."""
-    rows = tf.data.Dataset.from_tensor_slices(data)
+    """Returns one batch of the last rows, whose known size each number of replicas here divides."""
+    rows = tf.data.Dataset.from_tensor_slices(data).skip(ROWS - size)
     return rows.batch(size, drop_remainder=True)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from number_programs.bench import BATCH, ROWS, Bench, batches, labels, numbers, row_weights, sizes
-from number_programs.table import KERAS_3, Found, program
+from number_programs.table import KERAS_3, TF_KERAS, Found, program
 
 _READ_AHEAD_LIMIT_S = 0.5
 
@@ -400,25 +400,42 @@ def _own_dataset(bench: Bench, lengths: list[int]) -> Any:
 
 @program(is_of_layout=True)
 def own_datasets_of_workers(bench: Bench) -> Found:
+    fit = {"steps_per_epoch": ROWS // (3 * bench.in_sync)}  # tf_keras asks for them.
+    return _train(bench, _own_dataset(bench, [3] * bench.in_sync), fit=fit)
+
+
+@program(KERAS_3, is_of_layout=True)
+def own_datasets_of_workers_without_a_number_of_steps(bench: Bench) -> Found:
     return _train(bench, _own_dataset(bench, [3] * bench.in_sync))
 
 
 @program(is_of_layout=True, layouts=("grpc2", "horovod2", "grpc3"))
 def own_datasets_whose_known_batch_sizes_differ(bench: Bench) -> Found:
     lengths = [1, 4, 2][: bench.in_sync]
-    return _train(bench, _own_dataset(bench, lengths), metrics=["mae"])
+    fit = {"steps_per_epoch": ROWS // sum(lengths)}
+    return _train(bench, _own_dataset(bench, lengths), metrics=["mae"], fit=fit)
 
 
 # A batch at a time.
 
 
-@program(refuses="train_on_batch", layouts=("1x2", "2x2"))
+@program(KERAS_3, refuses="train_on_batch", layouts=("1x2", "2x2"))
 def train_on_batch_of_replicas(bench: Bench) -> Found:
     model = bench.compiled(lambda: _model(bench))
     return {"loss": model.train_on_batch(numbers(), sizes())}
 
 
-@program(is_of_layout=True, layouts=("grpc2", "horovod2", "grpc3"))
+@program(TF_KERAS)
+def train_on_batch_of_tf_keras(bench: Bench) -> Found:
+    """Each worker gives the same rows, of which it takes its part."""
+    model = bench.compiled(lambda: _model(bench))
+    for start in range(0, ROWS, BATCH):
+        rows = slice(start, start + BATCH)
+        model.train_on_batch(numbers()[rows], sizes()[rows])
+    return {f"weight {number}": value for number, value in enumerate(model.get_weights())}
+
+
+@program(KERAS_3, is_of_layout=True, layouts=("grpc2", "horovod2", "grpc3"))
 def train_on_batch_of_a_workers_own_rows(bench: Bench) -> Found:
     """Each worker gives its part of the rows; plain Keras gets all of them."""
     model = bench.compiled(lambda: _model(bench))
@@ -429,3 +446,114 @@ def train_on_batch_of_a_workers_own_rows(bench: Bench) -> Found:
     for _ in range(3):
         model.train_on_batch(numbers()[:size][rows], sizes()[:size][rows])
     return {f"weight {number}": value for number, value in enumerate(model.get_weights())}
+
+
+# More of Keras' own ways to data.
+
+
+@program()
+def windows_of_a_series(bench: Bench) -> Found:
+    """The rows of timeseries_dataset_from_array, in order; the last batch is smaller."""
+    make = bench.keras.utils.timeseries_dataset_from_array
+    options = {"sequence_length": 3, "batch_size": BATCH, "shuffle": False}
+    data = make(numbers(), sizes()[2:], **options)
+    return bench.train(
+        lambda: bench.sequential(
+            np.zeros([1, 3, 4], "float32"), [bench.layers.LSTM(3), bench.layers.Dense(1)]
+        ),
+        data,
+        evaluates=True,
+    )
+
+
+@program()
+def rows_without_a_target(bench: Bench) -> Found:
+    """The only loss is one that a layer adds."""
+
+    class Adding(bench.layers.Dense):
+        def call(self, x: Any) -> Any:
+            made = super().call(x)
+            self.add_loss(tf.reduce_mean(tf.square(made - x[:, :1])))
+            return made
+
+    def make() -> Any:
+        x = bench.keras.Input([4])
+        return bench.keras.Model(x, Adding(1)(x))
+
+    data = tf.data.Dataset.from_tensor_slices(numbers()).batch(BATCH)
+    return bench.train(make, data, loss=None)
+
+
+@program()
+def outputs_without_a_column(bench: Bench) -> Found:
+    """Each row has a number, and no column for it."""
+
+    def make() -> Any:
+        x = bench.keras.Input([4])
+        return bench.keras.Model(x, bench.layers.Reshape(())(bench.layers.Dense(1)(x)))
+
+    data = (numbers(), sizes()[:, 0], row_weights())
+    return bench.train(make, data, metrics=["mae"], predicts=True)
+
+
+@program()
+def evaluate_and_predict_for_some_steps(bench: Bench) -> Found:
+    model = bench.compiled(lambda: _model(bench), metrics=["mae"])
+    data = batches((numbers(), sizes())).repeat()
+    found = model.evaluate(data, steps=3, verbose=0, return_dict=True)
+    rows = batches(numbers()).repeat()
+    return {**found, "predicted": model.predict(rows, steps=2, verbose=0)}
+
+
+@program()
+def evaluate_with_several_steps_per_execution(bench: Bench) -> Found:
+    model = bench.compiled(lambda: _model(bench), metrics=["mae"], steps_per_execution=2)
+    found = model.evaluate(batches((numbers(), sizes())), verbose=0, return_dict=True)
+    return {**found, "predicted": model.predict(batches(numbers()), verbose=0)}
+
+
+@program()
+def dataset_without_rows_for_the_last_replica(bench: Bench) -> Found:
+    """Each batch has one row."""
+    return _train(bench, batches((numbers()[:6], sizes()[:6]), 1), metrics=["mae"])
+
+
+@program()
+def dataset_of_batches_of_numpy_weights(bench: Bench) -> Found:
+    """Weights of classes whose targets are one-hot."""
+    return bench.train(
+        lambda: _classifier(bench),
+        (numbers(), np.eye(3, dtype="float32")[labels()]),
+        loss=bench.losses.CategoricalCrossentropy(from_logits=True),
+        weighted_metrics=["accuracy"],
+        fit={"class_weight": {0: 0.2, 1: 1.0, 2: 5.0}},
+    )
+
+
+@program()
+def images_from_a_folder_in_order(bench: Bench) -> Found:
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(11):
+            path = Path(folder) / f"kind{int(number > 6)}" / f"{number:02}.png"
+            path.parent.mkdir(exist_ok=True)
+            picture = np.full([5, 5, 3], 20 * number, "uint8")
+            path.write_bytes(tf.io.encode_png(picture).numpy())
+        data = bench.keras.utils.image_dataset_from_directory(
+            folder, image_size=(4, 4), batch_size=5, shuffle=False, verbose=False
+        )
+        return bench.train(
+            lambda: bench.sequential(
+                np.zeros([1, 4, 4, 3], "float32"),
+                [
+                    bench.layers.Rescaling(1 / 255),
+                    bench.layers.Flatten(),
+                    bench.layers.Dense(1, "sigmoid"),
+                ],
+            ),
+            data,
+            loss="binary_crossentropy",
+            metrics=["accuracy"],
+        )

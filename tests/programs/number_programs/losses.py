@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from number_programs.bench import Bench, images, labels, numbers, one_hot, row_weights, sizes
+from number_programs.bench import (
+    Bench,
+    images,
+    labels,
+    numbers,
+    one_hot,
+    row_weights,
+    sentences,
+    sizes,
+)
 from number_programs.table import BOTH, KERAS_3, TF_KERAS, Found, program, put
 
 
@@ -63,7 +72,6 @@ def _of_loss(name: str, width: int, activation: Any, y: Any) -> Callable[[Bench]
             lambda: bench.sequential(numbers(), [bench.layers.Dense(width, activation, **more)]),
             (numbers(), y(), row_weights()),
             loss=getattr(bench.losses, name)(),
-            evaluates=True,
         )
 
     return run
@@ -86,7 +94,7 @@ def loss_ctc(bench: Bench) -> Found:
         lambda: bench.sequential(x, [bench.layers.Dense(6)]),
         (x, y.astype("int32")),
         loss=bench.losses.CTC(),
-        optimizer=bench.optimizers.SGD(0.01),
+        optimizer=lambda: bench.optimizers.SGD(0.01),
     )
 
 
@@ -139,7 +147,7 @@ def loss_circle_of_pairs(bench: Bench) -> Found:
         ),
         (numbers(), labels()),
         loss=bench.losses.Circle(),
-        optimizer=bench.optimizers.SGD(0.001),
+        optimizer=lambda: bench.optimizers.SGD(0.001),
     )
 
 
@@ -239,7 +247,7 @@ def outputs_with_a_summed_loss(bench: Bench) -> Found:
         lambda: _two_heads(bench),
         (numbers(), _two_targets()),
         loss={"a": bench.losses.MeanSquaredError(reduction="sum"), "b": _two_losses(bench)["b"]},
-        optimizer=bench.optimizers.SGD(0.02),
+        optimizer=lambda: bench.optimizers.SGD(0.02),
         evaluates=True,
     )
 
@@ -317,7 +325,7 @@ def add_loss_of_a_sum_of_rows(bench: Bench) -> Found:
     )
 
 
-@program()
+@program(KERAS_3)
 def add_loss_of_a_number_for_each_row(bench: Bench) -> Found:
     return bench.train(
         lambda: _adding(bench, lambda x: 0.1 * tf.reduce_sum(tf.square(x), axis=-1)),
@@ -402,3 +410,69 @@ def vae(bench: Bench) -> Found:
     x = numbers()
     data = tf.data.Dataset.from_tensor_slices(((x, numbers(2)), x)).batch(7)
     return bench.train(Vae, data, evaluates=True)
+
+
+@program()
+def loss_of_one_output_given_as_a_list(bench: Bench) -> Found:
+    return bench.train(
+        lambda: bench.sequential(numbers(), [bench.layers.Dense(1)]),
+        (numbers(), sizes()),
+        loss=["mse"],
+        loss_weights=[0.5],
+        evaluates=True,
+    )
+
+
+@program()
+def loss_that_is_a_class(bench: Bench) -> Found:
+    """A Loss of one's own, as the guide shows: its call returns a number for each row."""
+
+    class Mean(bench.losses.Loss):
+        def call(self, y: Any, p: Any) -> Any:
+            return tf.reduce_mean(tf.square(y - p) * 2.0, axis=-1)
+
+    return bench.train(
+        lambda: bench.sequential(numbers(), [bench.layers.Dense(2)]),
+        (numbers(), sizes(2), row_weights()),
+        loss=Mean(),
+        evaluates=True,
+    )
+
+
+@program()
+def loss_that_is_a_class_and_returns_one_number(bench: Bench) -> Found:
+    class Mean(bench.losses.Loss):
+        def call(self, y: Any, p: Any) -> Any:
+            return tf.reduce_mean(tf.square(y - p))
+
+    return bench.train(
+        lambda: bench.sequential(numbers(), [bench.layers.Dense(2)]),
+        (numbers(), sizes(2)),
+        loss=Mean(),
+    )
+
+
+@program()
+def outputs_of_masked_sequences(bench: Bench) -> Found:
+    """A class for each word, and a number for each sentence."""
+
+    def make() -> Any:
+        words = bench.keras.Input([5], dtype="int32")
+        rows = bench.layers.Embedding(12, 3, mask_zero=True)(words)
+        rnn = bench.layers.LSTM(3, return_sequences=True)(rows)
+        last = bench.layers.LSTM(2)(rnn)
+        return bench.keras.Model(
+            words,
+            {
+                "tags": bench.layers.Dense(3, name="tags")(rnn),
+                "size": bench.layers.Dense(1, name="size")(last),
+            },
+        )
+
+    y = {"tags": sentences() % 3, "size": sizes()}
+    return bench.train(
+        make,
+        (sentences(), y),
+        loss={"tags": _two_losses(bench)["b"], "size": "mse"},
+        metrics={"tags": ["accuracy"], "size": ["mae"]},
+    )

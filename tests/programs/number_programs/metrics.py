@@ -18,13 +18,12 @@ def _binary() -> Any:
 def _trained(
     bench: Bench, width: int, activation: Any, y: Any, make: Callable[[], Any], **more: Any
 ) -> Found:
-    """Trains a layer in two epochs, with weighted metrics, and evaluates."""
+    """Trains a layer on rows of which some weigh more, and evaluates."""
     return bench.train(
         lambda: bench.sequential(numbers(), [bench.layers.Dense(width, activation)]),
         (numbers(), y, row_weights()),
         metrics=make,
-        evaluates=True,
-        **more,
+        **{"evaluates": True, **more},
     )
 
 
@@ -104,7 +103,8 @@ def _of_metrics(head: str, kinds: list[Any]) -> Callable[[Bench], Found]:
             pairs = [kind if isinstance(kind, tuple) else (kind, {}) for kind in kinds]
             return [getattr(bench.metrics, name)(**options) for name, options in pairs]
 
-        return _trained(bench, width, activation, y(), make)
+        loss = "sparse_categorical_crossentropy" if head == "classes" else "mse"
+        return _trained(bench, width, activation, y(), make, loss=loss, evaluates=False)
 
     return run
 
@@ -233,7 +233,7 @@ def metrics_beside_weighted_metrics(bench: Bench) -> Found:
         "sigmoid",
         _binary(),
         lambda: ["accuracy"],
-        weighted_metrics=["accuracy", bench.metrics.AUC(name="auc", num_thresholds=20)],
+        weighted_metrics=lambda: ["accuracy", bench.metrics.AUC(name="auc", num_thresholds=20)],
     )
 
 

@@ -414,3 +414,68 @@ def weights_of_a_model_saved_and_loaded(bench: Bench) -> Found:
         other = bench.compiled(make)
         other.load_weights(path)
     return {**weights_of(other), **bench.trained(other, _data())}
+
+
+# More of optimizers and callbacks.
+
+
+@program(KERAS_3)
+def swap_of_averaged_weights(bench: Bench) -> Found:
+    def rule() -> Any:
+        return bench.optimizers.SGD(0.2, use_ema=True, ema_momentum=0.5)
+
+    model = bench.compiled(
+        lambda: bench.sequential(numbers(), [bench.layers.Dense(1)]), optimizer=rule
+    )
+    callback = bench.keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    return bench.trained(model, _data(), callbacks=[callback], validation_data=_held_out())
+
+
+@program(KERAS_3)
+def optimizer_of_its_own(bench: Bench) -> Found:
+    layers: list[Any] = []
+
+    def make() -> Any:
+        layers.extend([bench.layers.Dense(3, "tanh"), bench.layers.Dense(1)])
+        return bench.sequential(numbers(), layers)
+
+    class Slow(bench.optimizers.SGD):
+        """Takes a tenth of the rate for the weights of the first layer."""
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            part = 0.1 if variable.path.startswith(layers[0].name) else 1.0
+            super().update_step(gradient * part, variable, learning_rate)
+
+    return bench.train(make, _data(), optimizer=lambda: Slow(0.2))
+
+
+@program()
+def learning_rate_set_between_fits(bench: Bench) -> Found:
+    model = bench.compiled(lambda: bench.sequential(numbers(), [bench.layers.Dense(1)]))
+    bench.trained(model, _data())
+    if bench.is_keras_3:
+        model.optimizer.learning_rate = 0.01
+    else:
+        model.optimizer.learning_rate.assign(0.01)
+    return bench.trained(model, _data(), epochs=2)
+
+
+@program()
+def mixed_float16(bench: Bench) -> Found:
+    """Numbers that float16 holds exactly: its sums are those of any order."""
+    policies = bench.keras.mixed_precision
+    set_policy = getattr(policies, "set_global_policy", None) or policies.set_dtype_policy
+    set_policy("mixed_float16")
+    try:
+        x = np.round(numbers() * 4) / 4
+
+        def make() -> Any:
+            model = bench.sequential(
+                x, [bench.layers.Dense(1, use_bias=False), bench.layers.Activation("linear")]
+            )
+            model.set_weights([np.full([4, 1], 0.5, "float32")])
+            return model
+
+        return bench.train(make, (x, x[:, :1]), optimizer=lambda: bench.optimizers.SGD(0.125))
+    finally:
+        set_policy("float32")

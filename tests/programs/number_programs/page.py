@@ -1,4 +1,4 @@
-"""docs/keras-numbers.md, written from what came out of the programs."""
+"""The page docs/keras-numbers.md, written from what came out of the programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from number_programs.known import reason_of
-from number_programs.table import BOTH, PROGRAMS, Program
+from number_programs.table import BOTH, KERAS_3, PROGRAMS, TF_KERAS, Program
 
 PAGE = Path(__file__).parents[3] / "docs" / "keras-numbers.md"
 
@@ -39,37 +39,54 @@ _TITLES = {
     "layers": "Layers",
     "models": "Models, optimizers, callbacks",
 }
-_NAMES = {"keras": "Keras 3", "tf_keras": "tf_keras"}
+_NAMES = {BOTH: "both Kerases", KERAS_3: "Keras 3 (not in tf_keras)", TF_KERAS: "tf_keras alone"}
 
 
 def page_of(runs: Sequence[Any], made: Mapping[Any, Sequence[Any]]) -> str:
     """Returns the page of these runs and what came out of them."""
     parts = [_HEAD.format(number=len(PROGRAMS))]
     for kind, title in _TITLES.items():
-        parts.append(f"\n## {title}\n\n| program | Keras 3 | tf_keras |\n|---|---|---|\n")
-        for one in PROGRAMS.values():
-            if one.kind == kind:
-                cells = [_cell(one, [r for r in runs if r.name == one.name], k) for k in BOTH]
-                parts.append(f"| {one.name.replace('_', ' ')} | {' | '.join(cells)} |\n")
-    lines = [line for one in PROGRAMS.values() if (line := _line(one, runs, made))]
-    if lines:
-        parts.append("\n## The lines\n\n| program | line |\n|---|---|\n" + "".join(lines))
+        programs = [one for one in PROGRAMS.values() if one.kind == kind]
+        parts.append(f"\n## {title}\n")
+        for libraries, words in _NAMES.items():
+            names = [
+                f"`{one.name}`"
+                for one in programs
+                if one.libraries == libraries and set(_words_of(one, runs)) <= {"exact", ""}
+            ]
+            if names:
+                parts.append(f"\nExact with {words}: {', '.join(names)}.\n")
+        rows = [_row(one, runs, made) for one in programs]
+        if any(rows):
+            head = "\n| program | Keras 3 | tf_keras | line |\n|---|---|---|---|\n"
+            parts.append(head + "".join(rows))
     return "".join(parts)
 
 
-def _cell(one: Program, runs: Sequence[Any], library: str) -> str:
+def _words_of(one: Program, runs: Sequence[Any]) -> list[str]:
+    """Returns the word for Keras 3 and that for tf_keras."""
+    return [_word(one, runs, library) for library in BOTH]
+
+
+def _word(one: Program, runs: Sequence[Any], library: str) -> str:
     if library not in one.libraries:
         return ""
-    is_known = any(reason_of(run) for run in runs if run.library == library)
-    return "different" if is_known else one.expected
+    own = [run for run in runs if run.name == one.name and run.library == library]
+    return "different" if any(map(reason_of, own)) else one.expected
 
 
-def _line(one: Program, runs: Sequence[Any], made: Mapping[Any, Sequence[Any]]) -> str:
-    """Returns the row with the line that the first run of a program has shown; "" without one."""
-    text = one.says or one.refuses
-    outcomes = [made[run][0] for run in runs if run.name == one.name and run in made]
-    shown = [line for each in outcomes for line in [*each.lines, each.error] if text in line]
-    if not text or not shown:
+def _row(one: Program, runs: Sequence[Any], made: Mapping[Any, Sequence[Any]]) -> str:
+    """Returns the row of a program that is not exact with both; "" for the others."""
+    words = _words_of(one, runs)
+    if set(words) <= {"exact", ""}:
         return ""
-    line = shown[0].replace("|", "\\|").replace("\n", " ")
-    return f"| {one.name.replace('_', ' ')} | {line} |\n"
+    text = one.says or one.refuses or one.keras_refuses
+    outcomes = [made[run][0] for run in runs if run.name == one.name and run in made]
+    shown = [
+        line
+        for each in outcomes
+        for line in [*each.lines, *each.error.splitlines()]
+        if text and text in line
+    ]
+    line = shown[0].strip().replace("|", "\\|") if shown else ""
+    return f"| `{one.name}` | {words[0]} | {words[1]} | {line} |\n"

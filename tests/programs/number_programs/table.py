@@ -7,6 +7,7 @@ the global batch, unless it says otherwise:
     @program()                       the numbers of plain Keras ("exact")
     @program(says="text")            one line has this text; the values that `differs` names differ
     @program(refuses="text")         an error of one line, which has this text
+    @program(keras_refuses="text")   an error of Keras itself with this text, under any strategy
     @program(holds=function)         the function, of what all workers have, returns what is wrong
 """
 
@@ -32,6 +33,7 @@ class Program:
       libraries: The Kerases that it runs with.
       says: A part of the one line that a user gets; "" if there is none.
       refuses: A part of the error's line; "" if it trains.
+      keras_refuses: A part of Keras' error; "" if it trains.
       differs: Beginnings of the names of values that need not be those of plain Keras.
       holds: Returns what is wrong in what the workers have, in place of a comparison.
       layouts: The layouts that it runs in; () for all.
@@ -44,6 +46,7 @@ class Program:
     libraries: tuple[str, ...] = BOTH
     says: str = ""
     refuses: str = ""
+    keras_refuses: str = ""
     differs: tuple[str, ...] = ()
     holds: Callable[[list[Found]], str] | None = None
     layouts: tuple[str, ...] = ()
@@ -51,8 +54,10 @@ class Program:
 
     @property
     def expected(self) -> str:
-        """ "exact", "said" or "refused"."""
-        return "refused" if self.refuses else "said" if self.says else "exact"
+        """Returns "exact", "said" or "refused"."""
+        if self.refuses or self.keras_refuses:
+            return "refused"
+        return "said" if self.says else "exact"
 
 
 PROGRAMS: dict[str, Program] = {}

@@ -30,10 +30,10 @@ def _tags() -> Any:
     return (sentences() * 7 % 3).astype("int32")
 
 
-def _tagger(bench: Bench, *, mask: bool = True, width: int = 3) -> Any:
+def _tagger(bench: Bench, *, mask: bool = True, rnn: str = "SimpleRNN") -> Any:
     embedding = bench.layers.Embedding(WORDS, 4, mask_zero=mask)
-    rnn = bench.layers.LSTM(4, return_sequences=True)
-    return bench.sequential(sentences(), [embedding, rnn, bench.layers.Dense(width)])
+    layer = getattr(bench.layers, rnn)(4, return_sequences=True)
+    return bench.sequential(sentences(), [embedding, layer, bench.layers.Dense(3)])
 
 
 def _crossentropy(bench: Bench, **options: Any) -> Any:
@@ -44,7 +44,7 @@ def _crossentropy(bench: Bench, **options: Any) -> Any:
 def masked_sequences(bench: Bench) -> Found:
     """Embedding(mask_zero=True), LSTM, a class for each word: a mean over words."""
     return bench.train(
-        lambda: _tagger(bench),
+        lambda: _tagger(bench, rnn="LSTM"),
         (sentences(), _tags()),
         loss=_crossentropy(bench),
         metrics=["accuracy"],
@@ -84,8 +84,8 @@ def masked_sequences_and_a_batch_without_a_word(bench: Bench) -> Found:
 
 @program()
 def masked_last_output(bench: Bench) -> Found:
-    """Masking, LSTM without its sequence, a number for each row."""
-    layers = lambda: [bench.layers.Masking(0.0), bench.layers.LSTM(4), bench.layers.Dense(1)]  # noqa: E731
+    """Masking, a layer without its sequence, a number for each row."""
+    layers = lambda: [bench.layers.Masking(0.0), bench.layers.SimpleRNN(4), bench.layers.Dense(1)]  # noqa: E731
     return bench.train(
         lambda: bench.sequential(series(), layers()), (series(), sizes()), metrics=["mae"]
     )
@@ -120,7 +120,7 @@ def masked_sequences_with_a_summed_loss(bench: Bench) -> Found:
         lambda: _tagger(bench),
         (sentences(), _tags()),
         loss=_crossentropy(bench, reduction="sum"),
-        optimizer=bench.optimizers.SGD(0.01),
+        optimizer=lambda: bench.optimizers.SGD(0.01),
     )
 
 
@@ -133,7 +133,7 @@ def weights_of_rows(bench: Bench) -> Found:
         lambda: bench.sequential(numbers(), [bench.layers.Dense(2)]),
         (numbers(), sizes(2), row_weights()),
         metrics=["mae"],
-        weighted_metrics=["mse", bench.metrics.RootMeanSquaredError(name="rms")],
+        weighted_metrics=lambda: ["mse", bench.metrics.RootMeanSquaredError(name="rms")],
     )
 
 
@@ -188,7 +188,7 @@ def weights_of_pixels(bench: Bench) -> Found:
 
 @program()
 def ignored_class(bench: Bench) -> Found:
-    """ignore_index: the mean is over pixels of the other classes."""
+    """The mean is over pixels of the other classes."""
     return bench.train(
         lambda: _segmenter(bench),
         (images(), _pixel_labels()),
@@ -215,7 +215,7 @@ def _of_reduction(
             make,
             even_batches(data) if even else data,
             loss=_crossentropy(bench, reduction=reduction),
-            optimizer=bench.optimizers.SGD(0.01),
+            optimizer=lambda: bench.optimizers.SGD(0.01),
             metrics=["accuracy"],
             evaluates=True,
             fit={"epochs": 2},
