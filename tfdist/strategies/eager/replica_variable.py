@@ -20,7 +20,8 @@ from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
-from tfdist.strategies.eager.step import NOW, Reads, own_rows
+from tfdist.strategies.eager.replica_data import depends_on_replica
+from tfdist.strategies.eager.step import NOW, Assignment, Reads, own_rows
 from tfdist.strategies.private_tensorflow import (
     ResourceVariable,
     arguments_of_copy,
@@ -139,6 +140,11 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     def value(self, *args: Any, **kwargs: Any) -> tf.Tensor:
         return super().value(*args, **kwargs) if self._reads_own() else combine([self])[0]
 
+    @property
+    def handles(self) -> Sequence[tf.Tensor]:
+        """The handle of each replica's variable."""
+        return self._all_handles
+
     def numpy(self) -> Any:
         return self.read_value().numpy()
 
@@ -159,19 +165,19 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     # Assignments.
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._is_for_one():
+        if self._is_for_one(value, is_added=False):
             return super().assign(self._unless_empty(value, super().value), *args, **kwargs)
         return self._assign_each(self._shares(tf.cast(value, self.dtype)))
 
     def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._is_for_one():
+        if self._is_for_one(delta, is_added=True):
             return super().assign_add(delta, *args, **kwargs)
         shares = self._shares(tf.cast(delta, self.dtype))
         own = zip(self.read_each(), shares, strict=True)
         return self._assign_each([value + share for value, share in own])
 
     def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._is_for_one():
+        if self._is_for_one(delta, is_added=True):
             delta = self._unless_empty(delta, lambda: tf.zeros_like(delta, self.dtype))
             return super().assign_sub(delta, *args, **kwargs)
         return self.assign_add(-tf.cast(delta, self.dtype))
@@ -179,7 +185,7 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     def scatter(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Calls a method of TensorFlow's variable that updates some rows."""
         method = getattr(ResourceVariable, name)
-        if not self._is_for_one():
+        if not self._is_for_one(None, is_added=True):
             if self._is_on_read:
                 raise AggregationError(
                     f"{self.name}.{name} outside strategy.run would change the first replica's "
@@ -189,14 +195,17 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
                 method(other, *args, **kwargs)
         return method(self, *args, **kwargs)
 
-    def _is_for_one(self) -> bool:
+    def _is_for_one(self, value: Any, *, is_added: bool) -> bool:
         """Returns whether an assignment is for the replica whose code is running."""
         if not self._is_made():
             return True
         if not is_in_replica() or are_updates_equal():
             return False
-        self.drifts = True
+        if not self._is_on_read and not self.drifts:
+            self.drifts = depends_on_replica(value, has_own_values) is not False
         self._is_assigned_elsewhere |= NOW.step is None
+        if NOW.step is not None and self.aggregation == _Aggregation.SUM:
+            NOW.step.assignments.append(Assignment(self, value, is_added))
         return True
 
     def _unless_empty(self, value: Any, otherwise: Callable[[], tf.Tensor]) -> Any:
@@ -316,6 +325,16 @@ def reads_own() -> Iterator[None]:
     """Makes reads in the `with` block give this worker's own values: no collectives."""
     with NOW.having(reads=Reads(are_own=True)):
         yield
+
+
+def has_own_values(handle: tf.Tensor) -> bool:
+    """Returns whether a handle is that of a variable with other values on other replicas."""
+    return any(
+        handle is one
+        for variable in _variables.values()
+        if variable.drifts or isinstance(variable, SeedVariable)
+        for one in variable.handles
+    )
 
 
 def combine(variables: Sequence[ReplicaVariable]) -> list[tf.Tensor]:

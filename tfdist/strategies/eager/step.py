@@ -72,6 +72,21 @@ class LossCall:
     is_container: bool = False
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """An assignment of a replica's code to a variable whose values add up over the replicas.
+
+    Attributes:
+      variable: The variable.
+      value: The value that it gets, or that is added.
+      is_added: Whether `assign_add` was called.
+    """
+
+    variable: tf.Variable
+    value: Any
+    is_added: bool
+
+
 @dataclass
 class ReplicaLosses:
     """The losses that a replica computes in a step; see `keras.losses`.
@@ -105,6 +120,8 @@ class KerasStep:
       shares: float32 scalars, each replica's share of the rows of all; None where all have as many.
       total_rows: float32 scalar, the rows of all replicas; None if no tensor of the batch has rows.
       losses: The losses of each replica of this worker.
+      assignments: The replicas' assignments to variables that add up over the replicas.
+      notes: Lines to log of the step, such as that a loss sees the rows of a replica alone.
     """
 
     is_training: bool = False
@@ -118,6 +135,8 @@ class KerasStep:
     shares: Sequence[tf.Tensor] | None = None
     total_rows: tf.Tensor | None = None
     losses: Sequence[ReplicaLosses] = (ReplicaLosses(),)
+    assignments: list[Assignment] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
 
     def begin(self, batches: Sequence[Any], reducer: Reducer) -> None:
         """Notes the begin of the replicas' code; each has a batch. See `_count` for its message."""
@@ -130,6 +149,7 @@ class KerasStep:
         self.num_replicas = reducer.num_replicas
         self.rows = self.shares = self.total_rows = None
         self.losses = [ReplicaLosses() for _ in range(max(1, len(batches)))]
+        self.assignments = []
         firsts = [_first_tensor(batch) for batch in batches]
         if all(first is not None for first in firsts):
             self._count(firsts, reducer)

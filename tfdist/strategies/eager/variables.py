@@ -21,10 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
+from tfdist.strategies.eager.replica_data import depends_on_replica
 from tfdist.strategies.eager.replica_variable import (
     SCATTERS,
     ReplicaVariable,
     SeedVariable,
+    has_own_values,
 )
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.placement import HOST, Placement
@@ -171,6 +173,8 @@ class SharedVariable(ResourceVariable):  # type: ignore[misc]
                 f"or call {name} outside strategy.run."
             )
         if self.aggregation == _Aggregation.NONE:
+            if depends_on_replica(value, has_own_values) is False:  # Equal on all replicas.
+                return method(value, *args, **kwargs) if replica_in_worker() == 0 else self
             raise AggregationError(
                 f"{self.name} is assigned in a replica's code and has no aggregation, so replicas "
                 "would have different values. Make it with aggregation="

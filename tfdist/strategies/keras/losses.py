@@ -19,10 +19,11 @@ the mean of something over the rows; the whole counts by the share again:
 A gradient of the program for which Keras has computed no loss stays as it is, and a line says that
 the gradients of the replicas are added.
 
-Private names: of Keras 3 the module `losses.loss` (`reduce_values`, `apply_mask`,
-`scale_loss_for_distribution`, `unscale_loss_for_distribution`), `CompileLoss` and
+Private names: of Keras 3 the module `losses.loss` (`reduce_values`,
+`reduce_weighted_values`, `apply_mask`, `unscale_loss_for_distribution`), `CompileLoss` and
 `Model._aggregate_additional_loss`; of tf_keras the module `utils.losses_utils`
-(`reduce_weighted_loss`, `apply_valid_mask`), `LossesContainer`, and `Loss._get_reduction`.
+(`reduce_weighted_loss`, `compute_weighted_loss`, `apply_valid_mask`), `LossesContainer`, and
+`Loss._get_reduction`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
-from tfdist.strategies.eager.replica_data import is_sum_of_rows
+from tfdist.strategies.eager.replica_data import is_mean_of_rows, is_sum_of_rows
 from tfdist.strategies.eager.step import (
+    NOW,
     KerasStep,
     LossCall,
     counted,
@@ -183,6 +186,54 @@ def _number_of_all(values: tf.Tensor, step: KerasStep) -> tf.Tensor:
     return sum_over_replicas(tf.cast(tf.size(values), tf.float32))
 
 
+def _mean_weight(weights: Any) -> tf.Tensor:
+    """Returns the mean of the weights of all replicas' rows: [], a message."""
+    total = tf.reduce_sum(tf.cast(weights, tf.float32))
+    numbers = sum_over_replicas(tf.stack([total, tf.cast(tf.size(weights), tf.float32)]))  # [2]
+    return tf.math.divide_no_nan(numbers[0], numbers[1])
+
+
+def _of_one_number(value: tf.Tensor) -> tf.Tensor:
+    """Returns the contribution of a loss function that returns one number for a replica's rows."""
+    if not is_mean_of_rows(value):
+        _note_loss("gives one number for the rows of a replica")
+    return counted(value)
+
+
+def _note_loss(finding: str) -> None:
+    calls = own_losses().calls
+    loss = calls[-1].loss if calls else None
+    name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
+    note = (
+        f"The loss {name} {finding}, which sees those alone; the replicas' numbers are averaged by "
+        "their rows. A loss of pairs of rows, or of the whole batch, is another one than in one "
+        "process: gather the rows of all replicas in it, or train with one replica."
+    )
+    if NOW.step is not None:
+        NOW.step.notes[note] = None
+
+
+@contextmanager
+def _noting_pairs(arguments: Any) -> Iterator[None]:
+    """Notes a loss with a value for each pair of rows: two axes of unknown length, [rows, rows]."""
+    given = [one for one in tf.nest.flatten(arguments) if tf.is_tensor(one)]
+    num_unknown = max([_num_unknown(one) for one in given], default=2)
+    if tf.executing_eagerly() or num_unknown > 1:
+        yield
+        return
+    graph = v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    made = graph.get_operations()[before:]
+    if any(_num_unknown(output) > 1 for op in made for output in op.outputs):
+        _note_loss("is one of pairs of a replica's rows")
+
+
+def _num_unknown(tensor: Any) -> int:
+    """Returns how many axes of a tensor have an unknown length; 2 if the rank is unknown."""
+    return 2 if tensor.shape.rank is None else list(tensor.shape).count(None)
+
+
 def _contribution(values: tf.Tensor, divisor: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(tf.reduce_sum(values), tf.cast(divisor, values.dtype))
 
@@ -207,7 +258,7 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
     def call_of_loss(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if loss_step() is None:
             return call(self, *args, **kwargs)
-        with _calling(takes_contribution=False, loss=self):
+        with _calling(takes_contribution=False, loss=self), _noting_pairs((args, kwargs)):
             loss = call(self, *args, **kwargs)
         return _returned(loss)
 
@@ -221,12 +272,22 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
         own_losses().has_scaled = True
         if reduction not in _MEANS:
             return reduce(values, sample_weight, reduction)
-        if values.shape.rank == 0:  # A function that returns one number, for its rows.
-            return counted(values)
+        if values.shape.rank == 0:
+            return _of_one_number(values)
         if reduction == "mean_with_sample_weight" and sample_weight is not None:
             weights = tf.reduce_sum(tf.cast(sample_weight, tf.float32))
             return _contribution(values, sum_over_replicas(weights))
         return _contribution(values, _number_of_all(values, step))
+
+    @extends(module, "reduce_weighted_values")
+    def weigh_over_all(
+        reduce: Any, values: Any, sample_weight: Any = None, mask: Any = None, **options: Any
+    ) -> Any:
+        is_number = values.shape.rank == 0 and sample_weight is not None
+        if loss_step() is None or not is_number or options.get("reduction") not in _MEANS:
+            return reduce(values, sample_weight, mask, **options)
+        loss = reduce(values, None, None, **options)  # The weights are those of the rows.
+        return loss * tf.cast(_mean_weight(sample_weight), loss.dtype)
 
     @extends(module, "apply_mask")
     def mask_over_all(apply: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
@@ -270,7 +331,7 @@ def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
         step = loss_step()
         if step is None:
             return call(self, *args, **kwargs)
-        with _calling(takes_contribution=False, loss=self):
+        with _calling(takes_contribution=False, loss=self), _noting_pairs((args, kwargs)):
             loss = call(self, *args, **kwargs)
         if _caller_takes_contribution() or loss.shape.rank:
             return loss
@@ -292,9 +353,19 @@ def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
         if reduction not in _MEANS:
             return reduce(weighted_losses, reduction)
         if weighted_losses.shape.rank == 0:
-            return counted(weighted_losses) * step.num_replicas
+            return _of_one_number(weighted_losses) * step.num_replicas
         number = _number_of_all(weighted_losses, step)
         return _contribution(weighted_losses, number / step.num_replicas)
+
+    @extends(module, "compute_weighted_loss")
+    def weigh_over_all(
+        compute: Any, losses: Any, sample_weight: Any = None, *args: Any, **options: Any
+    ) -> Any:
+        is_number = losses.shape.rank == 0 and sample_weight is not None
+        if loss_step() is None or not is_number or options.get("reduction") not in _MEANS:
+            return compute(losses, sample_weight, *args, **options)
+        loss = compute(losses, None, *args, **options)  # The weights are those of the rows.
+        return loss * tf.cast(_mean_weight(sample_weight), loss.dtype)
 
     @extends(module, "apply_valid_mask")
     def mask_over_all(apply: Any, losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:

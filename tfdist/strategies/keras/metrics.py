@@ -32,10 +32,16 @@ def adapt_metrics(library: ModuleType, *, is_keras_3: bool) -> None:
         if _is_contribution(values, is_keras_3):
             # A weight is the rows of the replica.
             rows = 1.0 if not is_weighted or step.total_rows is None else step.total_rows
-            return update(self, values, rows / step.num_replicas)
+            return update(self, values, _after(values, rows / step.num_replicas))
         if is_weighted or not tf.is_tensor(values) or values.shape.rank:
             return update(self, values, sample_weight)
-        return update(self, unless_empty(values), own_share())
+        return update(self, unless_empty(values), _after(values, own_share()))
+
+
+def _after(values: Any, weight: Any) -> tf.Tensor:
+    """Returns a weight that is there only with the values: Keras ends an epoch by a failing read."""
+    with tf.control_dependencies([values]):
+        return tf.identity(tf.convert_to_tensor(weight, tf.float32))
 
 
 def _is_contribution(values: Any, is_keras_3: bool) -> bool:

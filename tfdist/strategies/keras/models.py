@@ -33,7 +33,7 @@ from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
 from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
 from tfdist.strategies.eager.run import needs_all_workers
-from tfdist.strategies.eager.step import keras_step, loss_in
+from tfdist.strategies.eager.step import KerasStep, keras_step, loss_in
 from tfdist.strategies.keras.callbacks import (
     send_files_elsewhere,
     share_numbers,
@@ -242,6 +242,8 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
     results = logs_of_all or OwnResults()
     looks_at_loss = not is_alone and not is_of_keras(type(model).train_step)
 
+    notes = _Notes()
+
     def train(iterator: Any) -> Any:
         nonlocal looks_at_loss
         run = current_fit()
@@ -271,6 +273,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             logs = run.note_logs(function(iterator))
             if looks_at_loss and any(losses.targets for losses in step.losses):
                 _warn_of_own_loss(model, strategy.num_replicas_in_sync)
+            notes.log(step)
             looks_at_loss = False
             loss = loss_in(logs)
             loss = None if loss is None else float(loss)
@@ -282,6 +285,19 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
         return logs
 
     return train
+
+
+class _Notes:
+    """The notes of a function's steps; each is logged once."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def log(self, step: KerasStep) -> None:
+        for note in step.notes:
+            if note not in self._logged:
+                self._logged.add(note)
+                v1.logging.warning("%s", note)
 
 
 def _warn_of_own_loss(model: Any, num_replicas: int) -> None:

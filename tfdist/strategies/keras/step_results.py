@@ -11,10 +11,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.strategies.eager.replica_data import adds_to
 from tfdist.strategies.eager.replica_variable import reads_combined, reads_own, tf_variable
 from tfdist.strategies.eager.step import NOW, loss_in
+from tfdist.strategies.keras.extension import is_of_keras
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import ResourceVariable
+
+_ADDED_UP = (
+    "The metric {} gives its variable {} a value that is no sum over rows, such as a maximum or a "
+    "number of batches: the values of all replicas are added. Make it of sums over rows, or give "
+    'add_weight an aggregation ("mean", "only_first_replica").'
+)
 
 
 class OwnResults:
@@ -160,6 +168,7 @@ class CombinedLogs(OwnResults):
             else:
                 self.receive(sums)
 
+        self._note_assignments()
         leaves = [list(local(leaf)) for leaf in tf.nest.flatten(logs)]
         found = self._found_results(leaves)
         others = [leaf for leaf, result in zip(leaves, found, strict=True) if result is None]
@@ -198,6 +207,23 @@ class CombinedLogs(OwnResults):
         for metric in {id(metric): metric for metric in self._model.metrics}.values():
             self._noted.append((metric, vars(metric).get("result")))
             vars(metric)["result"] = self._noting(metric, metric.result)  # Past Keras' tracking.
+
+    def _note_assignments(self) -> None:
+        """Notes the program's own metrics whose variables are no sums over the rows."""
+        step = NOW.step
+        # Keras 3 has one metric of all compiled ones.
+        metrics = [m for one in self._model.metrics for m in (one, *getattr(one, "metrics", ()))]
+        own = [m for m in metrics if not is_of_keras(type(m).update_state)]
+        names = {id(tf_variable(v)): m.name for m in own for v in m.variables}
+        for assignment in () if step is None else step.assignments:
+            name, value = names.get(id(assignment.variable)), assignment.value
+            is_constant = not tf.is_symbolic_tensor(value) or tf.get_static_value(value) is not None
+            if assignment.is_added:
+                is_sum = not is_constant
+            else:
+                is_sum = not is_constant and adds_to(assignment.variable, value)
+            if name is not None and step is not None and not is_sum:
+                step.notes[_ADDED_UP.format(name, assignment.variable.name)] = None
 
     def _noting(self, metric: Any, result: Callable[..., Any]) -> Callable[..., Any]:
 
