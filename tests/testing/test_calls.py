@@ -206,6 +206,6 @@ def test_loading_the_plugin_imports_little_else_of_tfdist() -> None:
         [sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True
     )
     assert {name for name in done.stdout.split() if name.startswith("tfdist")} == {
-        *("tfdist", "tfdist.process", "tfdist.process.open_mpi"),
+        *("tfdist", "tfdist.process", "tfdist.process.horovod_keras", "tfdist.process.open_mpi"),
         *("tfdist.testing", "tfdist.testing.pytest_plugin"),
     }
