@@ -492,7 +492,7 @@ def outputs_without_a_column(bench: Bench) -> Found:
         x = bench.keras.Input([4])
         return bench.keras.Model(x, bench.layers.Reshape(())(bench.layers.Dense(1)(x)))
 
-    data = (numbers(), sizes()[:, 0], row_weights())
+    data = (numbers(), sizes()[:, 0])
     return bench.train(make, data, metrics=["mae"], predicts=True)
 
 
@@ -542,7 +542,7 @@ def images_from_a_folder_in_order(bench: Bench) -> Found:
             picture = np.full([5, 5, 3], 20 * number, "uint8")
             path.write_bytes(tf.io.encode_png(picture).numpy())
         data = bench.keras.utils.image_dataset_from_directory(
-            folder, image_size=(4, 4), batch_size=5, shuffle=False, verbose=False
+            folder, image_size=(4, 4), batch_size=5, shuffle=False
         )
         return bench.train(
             lambda: bench.sequential(
