@@ -67,6 +67,17 @@ def test_each_error_for_the_user_has_its_exit_code() -> None:
     assert {error: error.exit_code for error in codes} == codes
 
 
+def test_an_error_of_a_library_may_be_named_in_one_line(end: Any) -> None:
+    code = (
+        "def name(e):\n  return ClusterError(f'key {e.args[0]}') if type(e) is KeyError else None\n"
+        "endings.name_errors(name); endings.name_errors(name)\n"
+        "assert type(endings.named(ValueError())) is ValueError\n"
+        "raise KeyError('age')"
+    )
+    ended = end(code)
+    assert (ended.returncode, ended.stderr) == (2, "ClusterError: key age\n")
+
+
 def test_any_other_error_is_pythons_traceback_and_1(end: Any) -> None:
     ended = end("raise ValueError('of the user')")
     assert ended.returncode == 1

@@ -56,6 +56,25 @@ def install() -> None:
         sys.excepthook = _ExceptHook(sys.excepthook)
 
 
+_Naming = Callable[[BaseException], OneLineError | None]
+_namings: list[_Naming] = []
+
+
+def name_errors(naming: _Naming) -> None:
+    """Adds a function that names an error of a library in one line; None is for other errors.
+
+    It is asked for an error that ends the program. A second call changes nothing.
+    """
+    install()
+    if naming not in _namings:
+        _namings.append(naming)
+
+
+def named(error: BaseException) -> BaseException:
+    """Returns an error as the functions of `name_errors` name it; else itself."""
+    return next((found for naming in _namings if (found := naming(error)) is not None), error)
+
+
 def is_launched(environ: Mapping[str, str] = os.environ) -> bool:
     """Returns whether a launcher has started this process as one of several."""
     return any(name in environ for name in _SET_BY_LAUNCHERS)
@@ -81,6 +100,8 @@ class _ExceptHook:
     def __call__(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        error = named(error)
+        kind = type(error)
         is_interactive = hasattr(sys, "ps1") or sys.flags.interactive
         if not is_interactive:
             self.error = error

@@ -1,11 +1,14 @@
 """Changes of a distributed dataset to the user's."""
 
+from pathlib import Path
+
 import pytest
 import tensorflow as tf
+from tensorflow.python.data.experimental.ops.distribute import _AutoShardDataset
 from tensorflow.python.eager import context
 
 from tfdist.strategies import LocalStrategy, strategy_for_run
-from tfdist.strategies.eager.datasets import ReplicationModeError, tuned_for_cores
+from tfdist.strategies.eager.datasets import ReplicationModeError, too_few_files, tuned_for_cores
 
 
 @pytest.mark.parametrize(
@@ -77,3 +80,20 @@ def test_one_dataset_for_all_replicas_is_not_one_for_each() -> None:
         LocalStrategy(num_replicas=2).experimental_distribute_dataset(
             tf.data.Dataset.range(4).batch(2), _PER_REPLICA
         )
+
+
+def test_one_file_for_two_workers_is_an_error_of_one_line_with_both_ways_out(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "one.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(b"row")
+    shared = _AutoShardDataset(tf.data.TFRecordDataset([path]).batch(1), 2, 0)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        next(iter(shared))
+    assert str(too_few_files(caught.value)) == (
+        "the input has 1 file(s) for 2 workers, which share files. Set AutoShardPolicy.DATA "
+        "(tf.data.Options().experimental_distribute.auto_shard_policy), so that each keeps its "
+        "rows of all files, or write 2 files or more."
+    )
+    assert too_few_files(tf.errors.InvalidArgumentError(None, None, "another one")) is None

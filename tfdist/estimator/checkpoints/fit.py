@@ -31,6 +31,9 @@ class CheckpointMismatchError(
 
     Programs catch what TensorFlow raised in its place: a ValueError at a warm start, and at a
     restore an InvalidArgumentError for a shape or a NotFoundError for a name.
+
+    Args:
+      message: The line for the user.
     """
 
     def __init__(self, message: str) -> None:

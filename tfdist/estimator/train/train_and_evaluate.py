@@ -45,6 +45,11 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     model_dir if the training ends before max_steps. A master evaluates after its checkpoints.
     Without either, worker 0 evaluates once at the end while the others wait.
 
+    Args:
+      estimator: The Estimator to train and to evaluate.
+      train_spec: The input and the settings of training.
+      eval_spec: The input and the settings of evaluation, with the exporters.
+
     Returns:
       (metrics of the last evaluation, the exporters' results); (None, None) if there was nothing to
       train. Without an evaluator task every worker gets worker 0's.

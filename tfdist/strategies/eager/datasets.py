@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.process.endings import OneLineError
+from tfdist.process.endings import OneLineError, name_errors
 from tfdist.strategies.private_runtime import (
     InputPlan,
     asks_before_each_batch,
@@ -36,6 +37,25 @@ class ReplicationModeError(OneLineError, NotImplementedError):
     """Each replica is to have a dataset of its own where that is not possible."""
 
 
+class TooFewFilesError(OneLineError, ValueError):
+    """The workers share an input by its files, and it has fewer files than workers."""
+
+
+_TOO_FEW_FILES = re.compile(
+    r"FILE based sharding: the dataset only has (\d+) file\(s\), .* required (\d+) shards"
+)
+
+
+def too_few_files(error: BaseException) -> TooFewFilesError | None:
+    """Returns TensorFlow's error about too few files in one line; None for other errors."""
+    found = _TOO_FEW_FILES.search(str(error)) if isinstance(error, tf.errors.OpError) else None
+    return found and TooFewFilesError(
+        f"the input has {found[1]} file(s) for {found[2]} workers, which share files. Set "
+        "AutoShardPolicy.DATA (tf.data.Options().experimental_distribute.auto_shard_policy), so "
+        f"that each keeps its rows of all files, or write {found[2]} files or more."
+    )
+
+
 def distribute(dataset: Any, plan: InputPlan) -> Any:
     """Divides each batch of a dataset of global batches among the replicas of all workers.
 
@@ -55,6 +75,7 @@ def distribute(dataset: Any, plan: InputPlan) -> Any:
     dataset = _prepared(dataset, plan)
     number = dataset.cardinality()
     workers, per_worker = plan.context.num_input_pipelines, len(plan.devices)
+    name_errors(too_few_files)
     if workers > 1 and per_worker > 1:
         dataset = share_of_worker(dataset, plan)
         plan = replace(plan, context=tf.distribute.InputContext(num_replicas_in_sync=per_worker))

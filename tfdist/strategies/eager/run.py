@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tfdist.cluster import PeerWatch, WorkerLostError
 from tfdist.cluster.rendezvous.peer_state import CallClock
-from tfdist.process.endings import end_now, ending_error
+from tfdist.process.endings import end_now, ending_error, named
 from tfdist.process.exit_codes import LOST_WORKER
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.lost_workers import lost_workers_named, translate
@@ -98,6 +98,7 @@ def training(calls: CallClock) -> Iterator[None]:
 
 
 def _describe(error: BaseException) -> str:
+    error = named(error)
     if isinstance(error, SystemExit):
         return f"the program ended inside of fit, with exit code {error.code or 0}"
     return f"{type(error).__name__}: {error}".rstrip(".")

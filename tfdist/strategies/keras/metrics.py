@@ -39,7 +39,7 @@ def adapt_metrics(library: ModuleType, *, is_keras_3: bool) -> None:
 
 
 def _after(values: Any, weight: Any) -> tf.Tensor:
-    """Returns a weight that is there only with the values: Keras ends an epoch by a failing read."""
+    """Returns a weight that waits for the values: Keras ends an epoch by a read that fails."""
     with tf.control_dependencies([values]):
         return tf.identity(tf.convert_to_tensor(weight, tf.float32))
 
