@@ -5,12 +5,13 @@ not be one, and one worker could skip a step that the others make. Outside a rep
 gradients are reduced already: both libraries apply them as they are.
 
 Private names: of Keras 3 `Optimizer._all_reduce_sum_gradients` and `_trainable_variables`; of
-tf_keras `strategy_supports_loss_scaling`.
+tf_keras `strategy_supports_loss_scaling`, and `_apply_gradients` of a LossScaleOptimizer.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
@@ -18,12 +19,22 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.base import is_tfdist_strategy
+from tfdist.strategies.dialect import is_tensorflow_2
 from tfdist.strategies.eager.replica_variable import tf_variable
 from tfdist.strategies.eager.step import NOW
 from tfdist.strategies.extended import name_of
 from tfdist.strategies.keras.extension import extends
-from tfdist.strategies.values.replica_context import are_updates_equal, equal_updates
+from tfdist.strategies.values.replica_context import (
+    are_gradients_reduced,
+    are_updates_equal,
+    equal_updates,
+    is_in_replica,
+    reduced_gradients,
+)
+
+_REDUCES = "experimental_aggregate_gradients"
 
 
 def adapt_optimizers(library: ModuleType, *, is_keras_3: bool) -> None:
@@ -31,9 +42,15 @@ def adapt_optimizers(library: ModuleType, *, is_keras_3: bool) -> None:
     if is_keras_3:
         _adapt_keras_3(library.optimizers)
     else:
-        _adapt_tf_keras(library.optimizers.Optimizer)
         name = f"{library.__name__}.src.mixed_precision.loss_scale_optimizer"
-        _allow_loss_scales(importlib.import_module(name))
+        loss_scales = importlib.import_module(name)
+        _adapt_tf_keras(library.optimizers.Optimizer)
+        _allow_loss_scales(loss_scales)
+        for scaled in (loss_scales.LossScaleOptimizer, loss_scales.LossScaleOptimizerV3):
+            _refuse_unreduced(scaled)
+            _mark_as_reduced(scaled)
+        for optimizer in (library.optimizers.Optimizer, library.optimizers.legacy.Optimizer):
+            _refuse_unreduced(optimizer)
 
 
 def _adapt_keras_3(optimizers: Any) -> None:
@@ -81,6 +98,43 @@ def _adapt_tf_keras(optimizer: Any) -> None:
         pairs = list(grads_and_vars)
         sums = _with_sums(context, pairs, lambda _, sums: sums)
         return [(g, v) for g, (_, v) in zip(sums, pairs, strict=True)]
+
+
+class UnreducedGradientsError(OneLineError, ValueError):
+    """An optimizer is to apply the gradients of single replicas to variables that all share."""
+
+
+def _refuse_unreduced(optimizer: Any) -> None:
+    """Makes an optimizer of tf_keras refuse gradients in a replica's code that it may not reduce.
+
+    Whether they are reduced cannot be seen. One worker would apply its first replica's.
+    """
+
+    @extends(optimizer, "apply_gradients")
+    def apply_if_reduced(apply: Any, *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(apply).bind(*args, **kwargs).arguments
+        given |= given.pop("kwargs", {})
+        if given.get("skip_gradients_aggregation") or not given.get(_REDUCES, True):
+            strategy = tf.distribute.get_strategy()
+            is_of_many = is_in_replica() and strategy.num_replicas_in_sync > 1
+            is_known = are_updates_equal() or are_gradients_reduced()
+            if is_of_many and not is_known and is_tensorflow_2() and is_tfdist_strategy(strategy):
+                raise UnreducedGradientsError(
+                    f"{type(given['self']).__name__}.apply_gradients is told not to reduce the "
+                    f"gradients (skip_gradients_aggregation=True, or {_REDUCES}=False) in the code "
+                    f"of {strategy.num_replicas_in_sync} replicas. Leave it out, and give it each "
+                    "replica's own gradients; or call it in merge_call with reduced ones."
+                )
+        return apply(*args, **kwargs)
+
+
+def _mark_as_reduced(loss_scale_optimizer: Any) -> None:
+    """Marks the gradients that a LossScaleOptimizer has reduced, and gives its inner optimizer."""
+
+    @extends(loss_scale_optimizer, "_apply_gradients")
+    def apply_marked(apply: Any, *args: Any, **kwargs: Any) -> Any:
+        with reduced_gradients():
+            return apply(*args, **kwargs)
 
 
 def _allow_loss_scales(module: Any) -> None:

@@ -54,3 +54,19 @@ def equal_updates() -> Iterator[None]:
 def are_updates_equal() -> bool:
     """Returns whether this is code in `equal_updates`."""
     return bool(getattr(_thread, "are_updates_equal", False))
+
+
+@contextmanager
+def reduced_gradients() -> Iterator[None]:
+    """Marks code of this thread that gives an optimizer gradients which are reduced already."""
+    before = are_gradients_reduced()
+    _thread.are_gradients_reduced = True
+    try:
+        yield
+    finally:
+        _thread.are_gradients_reduced = before
+
+
+def are_gradients_reduced() -> bool:
+    """Returns whether this is code in `reduced_gradients`."""
+    return bool(getattr(_thread, "are_gradients_reduced", False))

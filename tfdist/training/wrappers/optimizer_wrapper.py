@@ -21,6 +21,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.values.replica_context import reduced_gradients
 from tfdist.training.half_precision import in_float32, refuse_stock_on_halves
 
 Pairs = Sequence[tuple[Any, Any]]
@@ -177,7 +178,11 @@ def reduce_then(update: Callable[[Pairs], Any], pairs: Pairs) -> Any:
             tf.distribute.ReduceOp.SUM, list(zip(gradients, variables, strict=True))
         )
         # One call stands for all replicas. Optimizers of tf_keras run in a replica only.
-        with v1.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0), tf.device(HOST):
+        with (
+            v1.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0),
+            reduced_gradients(),
+            tf.device(HOST),
+        ):
             return update(list(zip(reduced, variables, strict=True)))
 
     context = tf.distribute.get_replica_context()
