@@ -77,10 +77,14 @@ class ProgressFile:
     """The file of one worker.
 
     `write` creates it.
+
+    Attributes:
+      folder: Its folder: the agent's, who removes it when the worker's run ends.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.folder = path.parent
         self._map: mmap.mmap | None = None
 
     def write(self, **changes: Any) -> None:

@@ -13,39 +13,31 @@ RUN names the launcher's process, so that others see whether the run may still n
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import re
-import secrets
 import shutil
 import socket
 import stat
-import time
 from pathlib import Path
 
-from tfdist.process.identity import is_running, own_place, started_s
+from tfdist.process.identity import is_abandoned, owned_name, short_hash
 
 MEMORY = Path("/dev/shm")
 _PREFIX = "tfdist-snapshots-"
-_RUN = re.compile(r"(?P<place>[0-9a-f]{16})-(?P<pid>\d+)-(?P<start_s>\d+)-[0-9a-f]{8}")
-# A launcher on another machine cannot be seen from here.
-_UNUSED_S = 24 * 3600.0
 
 
 def new_run() -> str:
     """Returns a name for a run that this process launches."""
-    start_s = round(started_s(os.getpid()) or 0.0)
-    return f"{_short(own_place())}-{os.getpid()}-{start_s}-{secrets.token_hex(4)}"
+    return owned_name()
 
 
 def name_for(model_dir: str) -> str:
     """Returns the name of a folder with snapshots of the training in a model_dir."""
-    return _short(model_dir if "://" in model_dir else os.path.abspath(model_dir))
+    return short_hash(model_dir if "://" in model_dir else os.path.abspath(model_dir))
 
 
 def name_of_host(name: str) -> str:
     """Returns the name of the folder with the snapshots of a host."""
-    return _short(name)
+    return short_hash(name)
 
 
 def folder_of_run(run: str) -> Path:
@@ -86,14 +78,7 @@ def remove_run(run: str) -> None:
 def remove_stale() -> None:
     """Removes this user's snapshots of runs whose launcher has ended without doing so."""
     for folder in MEMORY.glob(f"{_PREFIX}*"):
-        found = _RUN.fullmatch(folder.name.removeprefix(_PREFIX))
-        if found is None or not _is_own(folder):
-            continue
-        if found["place"] == _short(own_place()):
-            is_stale = not is_running(int(found["pid"]), float(found["start_s"]))
-        else:
-            is_stale = time.time() - _changed_s(folder) > _UNUSED_S
-        if is_stale:
+        if _is_own(folder) and is_abandoned(folder, _changed_s):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -111,7 +96,3 @@ def _changed_s(folder: Path) -> float:
         with contextlib.suppress(FileNotFoundError):
             times.append(path.lstat().st_mtime)
     return max(times)
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -3,7 +3,8 @@
 Each list of callbacks begins with one that makes statistics equal on all replicas, so that what
 follows evaluates, saves and decides alike. It ends with one that gives every worker the state that
 worker 0 has restored from a backup, or another one from a snapshot. A callback that writes files
-does so on the chief. On the other workers it writes to a folder that is thrown away.
+does so on the chief. On the other workers BackupAndRestore writes nothing (see `backups`), and the
+others write to a folder that is thrown away, with those of workers that were killed.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ import tensorflow as tf
 
 from tfdist.cluster.environment import read_run, read_snapshot_steps
 from tfdist.process.endings import print_to_stderr
+from tfdist.process.identity import is_abandoned, owned_name
+from tfdist.process.progress_file import find_progress_file
 from tfdist.process.snapshot_folders import name_for
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
 from tfdist.strategies.eager.run import needs_all_workers
+from tfdist.strategies.keras.backups import backups_in, position_of_backup, recover_backups
 from tfdist.strategies.keras.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
-from tfdist.strategies.keras.input import position_of_backup, start_after
+from tfdist.strategies.keras.input import start_after
 from tfdist.strategies.keras.snapshots import FitSnapshots, is_built, state_of, why_none
+from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
 from tfdist.strategies.values.weight_check import check_eager_weights
 
 # The attribute of each callback that names what it writes.
@@ -38,6 +43,8 @@ _WRITES = {
     "ModelCheckpoint": "filepath",
     "TensorBoard": "log_dir",
 }
+# The beginning of the name of the folder for files of a worker that is not the chief.
+_THROWN_AWAY = "tfdist_files-"
 # Keras' callbacks whose own method for batches reads no logs: always, or if a setting is "epoch".
 _READS_NO_BATCH = {
     "BackupAndRestore": None,
@@ -55,28 +62,47 @@ def tfdist_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tup
     def derived(kind: type) -> Any:
         return type(kind.__name__, (kind, callbacks.Callback), {})
 
-    first, last = derived(BeforeOthers)(strategy), derived(AfterOthers)(strategy, callbacks, given)
-    return first, last
+    backups = backups_in(callbacks, given)
+    first = derived(BeforeOthers)(strategy, backups)
+    return first, derived(AfterOthers)(strategy, callbacks, given, backups)
 
 
 class BeforeOthers:
     """Makes statistics equal on all replicas, before other callbacks evaluate or save them.
+
+    Before a backup is restored, it is checked.
 
     A callback of a Keras library: see `tfdist_callbacks`.
     """
 
     model: Any
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: Any, backups: Sequence[Any]) -> None:
         super().__init__()
         self._strategy = strategy
+        self._backups = backups
 
     def on_train_begin(self, logs: Any = None) -> None:
+        if self._backups:
+            self._check_backups()
         model = self.model
         optimizer: Any = getattr(model, "optimizer", None)
         if model.built and hasattr(optimizer, "build") and not is_built(optimizer):
             with self._strategy.scope():  # Before a backup is read, which worker 0 alone does.
                 optimizer.build(model.trainable_variables)
+
+    def _check_backups(self) -> None:
+        """Replaces damaged backups on worker 0. A collective.
+
+        Raises:
+          CheckpointDamagedError: On every worker, if there are backups, but none is whole.
+        """
+        extended = self._strategy.extended
+        problem = recover_backups(self._backups) if extended.should_checkpoint else ""
+        with needs_all_workers():
+            problem = share_text(problem, extended.reducer)
+        if problem:
+            raise CheckpointDamagedError(problem)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         note_updates()
@@ -111,12 +137,14 @@ class AfterOthers:
     model: Any
     params: Any
 
-    def __init__(self, strategy: Any, callbacks: Any, given: Sequence[Any]) -> None:
+    def __init__(
+        self, strategy: Any, callbacks: Any, given: Sequence[Any], backups: Sequence[Any]
+    ) -> None:
         super().__init__()
         self._strategy = strategy
         self._callbacks = callbacks  # The module.
         self._given = given
-        self._backups = [one for one in given if type(one).__name__ == "BackupAndRestore"]
+        self._backups = backups
 
     def on_train_begin(self, logs: Any = None) -> None:
         run, reducer = current_fit(), self._strategy.extended.reducer
@@ -249,6 +277,14 @@ def share_numbers(numbers: Sequence[int], reducer: Any, sender: int = 0) -> list
     return [int(number) for number in reducer.broadcast(own, "numbers", sender).numpy()]
 
 
+def share_text(text: str, reducer: Any) -> str:
+    """Returns worker 0's text. A collective."""
+    codes = [ord(character) for character in text]
+    (size,) = share_numbers([len(codes)], reducer)
+    own = codes if len(codes) == size else [0] * size
+    return "".join(map(chr, share_numbers(own, reducer))) if size else ""
+
+
 def support_backups(library: ModuleType, callbacks: Sequence[Any], strategy: Any) -> None:
     """Adds a strategy to those that tf_keras' BackupAndRestore knows."""
     for callback in callbacks:
@@ -278,6 +314,13 @@ def send_files_elsewhere(library: ModuleType, callbacks: Sequence[Any]) -> None:
 
 @cache
 def _folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="tfdist_"))
+    """Makes the folder that is thrown away: in the agent's, which is removed in any case."""
+    file = find_progress_file()
+    around = Path(tempfile.gettempdir()) if file is None else file.folder
+    for other in around.glob(f"{_THROWN_AWAY}*"):
+        if is_abandoned(other):
+            shutil.rmtree(other, ignore_errors=True)
+    folder = around / f"{_THROWN_AWAY}{owned_name()}"
+    folder.mkdir(mode=0o700)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -4,9 +4,9 @@ Keras counts a dataset's batches. Where each worker has a dataset of its own, wh
 replicas take in turn, a step has one for each replica, and all workers make as many steps as the
 one with most batches.
 
-The position is kept beside the backup of BackupAndRestore. Keras restores weights and epoch, and
-begins the epoch's input at its start. With the position, the batches that the interrupted `fit` had
-taken in the epoch are read again and thrown away:
+The position is kept beside the backup of BackupAndRestore (`backups`). Keras restores weights and
+epoch, and begins the epoch's input at its start. With the position, the batches that the
+interrupted `fit` had taken in the epoch are read again and thrown away:
 
     fit                     epoch 0          epoch 1
                             0 1 2 3 4 5      0 1 2 3 | killed, with a backup after step 2
@@ -14,24 +14,18 @@ taken in the epoch are read again and thrown away:
                                                    3 4 5
 
 Iterators of finished epochs are made, and not read, so that a shuffle with a seed gives each epoch
-the order that it had. The file, input.json, has the newest two positions. It is written before the
-weights, and the optimizer's number of steps says which of the two belongs to them.
+the order that it had.
 
-Private names: of Keras 3 `BackupAndRestore._save_model`, `_current_epoch` and `_last_batch_seen`,
-and `TFEpochIterator` with its `_enumerate_iterator`, `_num_batches` and
-`_distributed_dataset`; of tf_keras
-`BackupAndRestore._backup`, and `DataHandler` with its `_dataset`, `_adapter`, `_steps_per_epoch`,
-`_configure_dataset_and_inferred_steps` and `_infer_steps`.
+Private names: of Keras 3 `TFEpochIterator` with its `_enumerate_iterator`, `_num_batches` and
+`_distributed_dataset`; of tf_keras `DataHandler` with its `_dataset`, `_adapter`,
+`_steps_per_epoch`, `_configure_dataset_and_inferred_steps` and `_infer_steps`.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -41,28 +35,12 @@ from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.strategies.eager.datasets import steps_of_all
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.keras.extension import extends
-from tfdist.strategies.keras.fit import FitPosition, FitRun, current_fit
+from tfdist.strategies.keras.fit import FitPosition, current_fit
 from tfdist.strategies.private_runtime import replica_spec
 
 
 class InputTooShortError(OneLineError, ValueError):
     """The input of a resumed `fit` has fewer batches than the interrupted one had taken."""
-
-
-def write_position(backup: Any, run: FitRun) -> None:
-    """Writes the position of a backup that is about to be saved, and keeps the one before."""
-    path = _path(backup)
-    tf.io.gfile.makedirs(os.path.dirname(path))
-    with tf.io.gfile.GFile(f"{path}.new", "w") as file:
-        file.write(json.dumps([asdict(run.position), *map(asdict, _read(path)[:1])]))
-    tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
-
-
-def position_of_backup(backups: Sequence[Any], model: Any) -> FitPosition | None:
-    """Returns the position of the backup that the model was restored from; None without one."""
-    iterations = int(model.optimizer.iterations)
-    found = [one for backup in backups for one in _read(_path(backup))]
-    return next((one for one in found if one.iterations == iterations), None)
 
 
 def start_after(saved: FitPosition, *, num_workers: int, divides_batches: bool) -> tuple[int, int]:
@@ -80,20 +58,7 @@ def start_after(saved: FitPosition, *, num_workers: int, divides_batches: bool) 
 
 
 def adapt_input(library: ModuleType, is_keras_3: bool) -> None:
-    """Extends BackupAndRestore, and the iterators of epochs, of a Keras library."""
-
-    @extends(library.callbacks.BackupAndRestore, "_save_model" if is_keras_3 else "_backup")
-    def save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = current_fit()
-        if run is not None and getattr(self.model, "optimizer", None) is not None:
-            run.synchronize_in_epoch()
-            write_position(self, run)
-        began_s = time.monotonic()
-        saved = original(self, *args, **kwargs)
-        if run is not None:
-            run.stop_limit.note("backup", time.monotonic() - began_s)
-        return saved
-
+    """Extends the iterators of epochs of a Keras library."""
     if is_keras_3:
         _adapt_keras_3(importlib.import_module("keras.src.backend.tensorflow.trainer"))
     else:
@@ -265,21 +230,3 @@ class _Reading:
                 f"{seconds:.1f} s."
             )
         self._number = 0
-
-
-def _path(backup: Any) -> str:
-    """Returns the file's path, in the folder that Keras removes at the end of `fit`."""
-    folder = os.fspath(backup.backup_dir)
-    is_keras_3 = hasattr(backup, "_save_model")
-    return os.path.join(folder, *([] if is_keras_3 else ["chief"]), "input.json")
-
-
-def _read(path: str) -> list[FitPosition]:
-    if not tf.io.gfile.exists(path):
-        return []
-    try:
-        with tf.io.gfile.GFile(path, "r") as file:
-            return [FitPosition(**one) for one in json.loads(file.read())]
-    except (tf.errors.OpError, ValueError, TypeError) as error:
-        print_to_stderr(f"The epoch begins at its start: {path} cannot be read ({error}).")
-        return []

@@ -34,6 +34,7 @@ from tfdist.strategies.eager.datasets import renewed
 from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step import KerasStep, keras_step, loss_in
+from tfdist.strategies.keras.backups import adapt_backups
 from tfdist.strategies.keras.callbacks import (
     send_files_elsewhere,
     share_numbers,
@@ -83,6 +84,7 @@ def adapt_keras() -> None:
             continue
         _adapt_model(library.Model)
         _adapt_callbacks(library)
+        adapt_backups(library, is_keras_3)
         adapt_input(library, is_keras_3)
         adapt_losses(library, is_keras_3=is_keras_3)
         adapt_metrics(library, is_keras_3=is_keras_3)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tfdist.process.identity import is_abandoned, owned_name
 
 _UNFINISHED = ".saving"
 
@@ -34,16 +36,27 @@ def unfinished_in(folder: str) -> Iterator[str]:
 def whole_file(path: str) -> Iterator[str]:
     """Gives a name to write a file under, and puts it in its place after the `with` block.
 
-    The name is one that no other process uses. After an error nothing is left.
+    The name is one that no other process uses. After an error nothing is left, and what killed
+    processes have left in the folder is removed.
     """
     folder, name = os.path.split(path)
-    draft = os.path.join(folder, f".{secrets.token_hex(4)}-{name}")
+    remove_drafts(folder)
+    ending = "".join(Path(name).suffixes[-2:])
+    draft = os.path.join(folder, f"{_UNFINISHED}-{owned_name()}{ending}")
     try:
         yield draft
         os.replace(draft, path)
     finally:
         with suppress(FileNotFoundError):
             os.remove(draft)
+
+
+def remove_drafts(folder: str) -> None:
+    """Removes the drafts of `whole_file` in a folder whose process has ended."""
+    for path in Path(folder).glob(f"{_UNFINISHED}-*"):
+        with suppress(OSError):  # It is gone, or another user's.
+            if is_abandoned(path):
+                path.unlink()
 
 
 def move_all(source: str, folder: str) -> None:
