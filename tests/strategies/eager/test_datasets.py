@@ -1,14 +1,22 @@
 """Changes of a distributed dataset to the user's."""
 
 from pathlib import Path
+from typing import Any
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops.distribute import _AutoShardDataset
 from tensorflow.python.eager import context
 
 from tfdist.strategies import LocalStrategy, strategy_for_run
-from tfdist.strategies.eager.datasets import ReplicationModeError, too_few_files, tuned_for_cores
+from tfdist.strategies.eager.datasets import (
+    ReplicationModeError,
+    too_few_files,
+    tuned_for_cores,
+    with_own_memory,
+)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +105,54 @@ def test_one_file_for_two_workers_is_an_error_of_one_line_with_both_ways_out(
         "rows of all files, or write 2 files or more."
     )
     assert too_few_files(tf.errors.InvalidArgumentError(None, None, "another one")) is None
+
+
+def _aligned(values: np.ndarray) -> np.ndarray:
+    """Returns a copy at an address whose memory TensorFlow takes for a tensor."""
+    memory = np.zeros(values.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[:] = values
+    return copy
+
+
+def test_training_leaves_the_arrays_of_a_generator_as_they_are() -> None:
+    x = _aligned(np.random.RandomState(0).rand(64, 6).astype(np.float32))
+    y = _aligned(x.sum(1, keepdims=True))
+    before = y.copy()
+    strategy = LocalStrategy(num_replicas=2)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    signature = (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 1]))
+    batches = [slice(16 * number, 16 * number + 16) for number in range(4)]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: ((x[rows], y[rows]) for rows in batches), output_signature=signature
+    )
+    model.fit(dataset.prefetch(2), epochs=2, verbose=0)
+    np.testing.assert_array_equal(y, before)
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        np.zeros(2, np.float32),
+        (np.zeros(2, np.float32),),
+        {"a": np.zeros(2, np.float32)},
+        (np.zeros(2, np.float32), {"b": "text"}),
+    ],
+)
+def test_elements_of_a_generator_keep_their_structure(element: Any) -> None:
+    signature = tf.nest.map_structure(
+        lambda one: tf.TensorSpec(np.shape(one), np.asarray(one).dtype.type), element
+    )
+    if isinstance(element, tuple) and len(element) > 1:
+        signature = (signature[0], {"b": tf.TensorSpec([], tf.string)})
+    dataset = tf.data.Dataset.from_generator(lambda: iter([element]), output_signature=signature)
+    copied = with_own_memory(dataset)
+    assert copied is not dataset and copied.element_spec == dataset.element_spec
+
+
+def test_a_dataset_without_python_is_not_copied() -> None:
+    dataset = tf.data.Dataset.range(3).batch(2).prefetch(1)
+    assert with_own_memory(dataset) is dataset

@@ -207,3 +207,48 @@ def test_an_initial_epoch_may_be_given_by_its_place() -> None:
     model = _model(1)
     model.fit(X, X[:, :1], 4, 3, 0, [note], 0.0, None, True, None, None, 2)
     assert [run.first_epoch for run in found] == [2]
+
+
+def test_a_stateful_layer_is_refused_with_replicas_alone() -> None:
+    def fit(num_replicas: int) -> Any:
+        with LocalStrategy(num_replicas).scope():
+            inputs = keras.Input(batch_shape=(2, 1, 2))
+            model = keras.Sequential([inputs, keras.layers.LSTM(1, stateful=True)])
+            model.compile("sgd", "mse")
+        data = tf.data.Dataset.from_tensor_slices((X[:, None], X[:, :1])).batch(
+            2 * num_replicas, drop_remainder=True
+        )
+        return model.fit(data, verbose=0)
+
+    with pytest.raises(KerasModelError, match=r"lstm.* has stateful=True.*one replica"):
+        fit(2)
+    assert fit(1).history["loss"]
+
+
+def test_no_batch_is_read_before_the_first_step() -> None:
+    order: list[int] = []
+    seen = (
+        tf.data.Dataset.range(8)
+        .shuffle(8, seed=1)
+        .map(lambda n: (tf.py_function(lambda n: order.append(int(n)), [n], []), n)[1])
+    )
+    data = seen.map(lambda n: (tf.fill([2], tf.cast(n, tf.float32)), [0.0])).batch(4)
+    model = _model(2)
+    model.fit(data, verbose=0)
+    alone = [int(n) for n in tf.data.Dataset.range(8).shuffle(8, seed=1)]
+    assert order == alone
+
+
+def test_the_line_about_a_loss_comes_once_and_only_where_it_is_no_mean(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def dice(y: Any, p: Any) -> Any:
+        return 1 - tf.reduce_sum(y * p) / tf.reduce_sum(y + p)
+
+    with caplog.at_level("WARNING"):
+        _fit(2, loss=_mean)
+        assert "loss" not in caplog.text
+        model = _model(2, loss=dice)
+        for _ in range(2):
+            model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
+    assert caplog.text.count("The loss dice gives one number for the rows of a replica") == 1
