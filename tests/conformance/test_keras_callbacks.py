@@ -1,6 +1,7 @@
 """Keras' callbacks on two workers: files are written once, and all workers decide alike."""
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +94,24 @@ def test_what_worker_0_has_saved_is_loaded_in_one_process(
     np.testing.assert_allclose(loaded["loss"], first["last_loss"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize(("library", "is_damaged"), [("keras", True), ("tf_keras", False)])
 def test_a_backup_of_worker_0_is_where_all_workers_go_on(
-    fake_cluster: Any, keras_program: Any, tmp_path: Path, library: str
+    fake_cluster: Any, keras_program: Any, tmp_path: Path, library: str, is_damaged: bool
 ) -> None:
-    """In the middle of an epoch. Each worker has a folder of its own, as on several hosts."""
+    """In the middle of an epoch. Each worker has a folder of its own, as on several hosts.
+
+    Worker 0 alone writes. If the newest backup is damaged, all go on from the one before.
+    """
     train, folder = keras_program.train_until, str(tmp_path)
     interrupted = fake_cluster.run(train, library, folder, 13)
     assert [one["steps"] for one in interrupted] == [13, 13]
+    assert os.listdir(tmp_path) == ["worker_0"]
+    if is_damaged:
+        weights = tmp_path / "worker_0" / "backup" / "latest.weights.h5"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     first, second = fake_cluster.run(train, library, folder, None)
-    assert (first["steps"], second["steps"]) == (8, 8)  # Of 20; the backup is of step 12.
+    steps = 12 if is_damaged else 8  # Of 20; the backups are of steps 8 and 12.
+    assert (first["steps"], second["steps"]) == (steps, steps)
     (alone,) = fake_cluster.run(train, library, f"{folder}/alone", None, engine="none")
     assert first["weights"] == second["weights"]
     np.testing.assert_allclose(first["sums"], alone["sums"], atol=1e-5)
