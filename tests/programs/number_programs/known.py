@@ -76,6 +76,7 @@ KNOWN: dict[str, str] = {
     "add_loss_of_a_model": _NAN,
     "add_metric_of_a_model": _NAN,
     "add_metric_of_a_layer": _NAN,
+    "sparse_features_of_keras_3": "a replica without rows ends in a stack",
     "sparse_features": "a replica without rows ends in a stack",
     "loss_ctc": "a replica without rows ends in a stack",
     "loss_dice_of_a_batch": _SILENT,
@@ -111,6 +112,7 @@ STOPPING = {
     "train_step_that_returns_a_number_for_each_row",
     "loss_ctc",
     "sparse_features",
+    "sparse_features_of_keras_3",
 }
 
 
