@@ -359,9 +359,15 @@ def _is_state(value: Any) -> bool:
     return len(shape) == 2 and shape[0] in (2, 3, 4, 6, 12) and shape[1] == 4 and shape[0] != 3
 
 
-put("stateful_lstm", __name__, _stateful("LSTM"), KERAS_3)
-put("stateful_gru", __name__, _stateful("GRU"), KERAS_3)
-put("stateful_simple_rnn_that_is_reset", __name__, _stateful("SimpleRNN", resets=True), KERAS_3)
+put("stateful_lstm", __name__, _stateful("LSTM"), KERAS_3, refuses="stateful=True")
+put("stateful_gru", __name__, _stateful("GRU"), KERAS_3, refuses="stateful=True")
+put(
+    "stateful_simple_rnn_that_is_reset",
+    __name__,
+    _stateful("SimpleRNN", resets=True),
+    KERAS_3,
+    refuses="stateful=True",
+)
 put(
     "stateful_lstm_of_tf_keras",
     __name__,

@@ -203,7 +203,9 @@ def _of_one_number(value: tf.Tensor) -> tf.Tensor:
 def _note_loss(finding: str) -> None:
     calls = own_losses().calls
     loss = calls[-1].loss if calls else None
-    name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
+    name = type(loss).__name__
+    if name == "LossFunctionWrapper":  # Of a function of the program.
+        name = getattr(loss.fn, "__name__", name)
     note = (
         f"The loss {name} {finding}, which sees those alone; the replicas' numbers are averaged by "
         "their rows. A loss of pairs of rows, or of the whole batch, is another one than in one "

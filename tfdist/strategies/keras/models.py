@@ -11,9 +11,9 @@ are not affected.
     optimizers                  gradients are reduced first, in Keras 3 before they are clipped and
                                 checked (`optimizers`)
 
-Private names: of both `Model._flatten_layers`; of Keras 3 `Model._initial_epoch`, `_symbolic_build`
-and the method of `_BUILD`; of tf_keras `RandomGenerator` and `_support_zero_size_input` of its
-batch norm; the two below; and what the modules named above list.
+Private names: of both `Model._flatten_layers`; of Keras 3 `_initial_epoch`, `_symbolic_build`,
+the method of `_BUILD`, and `_moments` of its batch norm; of tf_keras `RandomGenerator`, and
+`_support_zero_size_input` of its batch norm; the two below; and what the modules named above list.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
 from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
 from tfdist.strategies.eager.run import needs_all_workers
-from tfdist.strategies.eager.step import KerasStep, keras_step, loss_in
+from tfdist.strategies.eager.step import KerasStep, keras_step, loss_in, sum_over_replicas
 from tfdist.strategies.keras.backups import adapt_backups
 from tfdist.strategies.keras.callbacks import (
     send_files_elsewhere,
@@ -49,7 +49,7 @@ from tfdist.strategies.keras.metrics import adapt_metrics
 from tfdist.strategies.keras.optimizers import adapt_optimizers
 from tfdist.strategies.keras.saving import adapt_saving
 from tfdist.strategies.keras.step_results import CombinedLogs, OwnResults, PredictedRows
-from tfdist.strategies.values.replica_context import replica_in_sync
+from tfdist.strategies.values.replica_context import is_in_replica, replica_in_sync
 
 _PREDICT = "tfdist_predict_on_batch"  # The function of a model that predicts one batch.
 _LIBRARIES = ("keras", "tf_keras")
@@ -93,6 +93,8 @@ def adapt_keras() -> None:
         if not is_keras_3:
             _vary_seeds(importlib.import_module(f"{name}.src.backend").RandomGenerator)
             _update_statistics_of_all(library)
+        else:
+            _synchronize_masked_moments(library)
 
 
 def _refuse_models(library: ModuleType) -> None:
@@ -379,6 +381,26 @@ def _update_statistics_of_all(library: ModuleType) -> None:
     def has_statistics(is_supported: Any, self: Any) -> bool:
         is_of_all = self.synchronized and strategy_of_scope() is not None
         return not is_of_all and is_supported(self)
+
+
+def _synchronize_masked_moments(library: ModuleType) -> None:
+    """Makes Keras 3's batch norm over all replicas have the moments of all words under a mask.
+
+    Keras' own are then those of a replica. The formula is Keras', with its epsilon.
+    """
+
+    @extends(library.layers.BatchNormalization, "_moments")
+    def moments_of_all(moments: Any, self: Any, inputs: Any, mask: Any) -> Any:
+        if mask is None or not self.synchronized or not is_in_replica():
+            return moments(self, inputs, mask)
+        axes, epsilon = list(self._reduction_axes), library.backend.epsilon()
+        is_valid = tf.cast(tf.broadcast_to(mask[..., None], tf.shape(inputs)), inputs.dtype)
+        own = [tf.reduce_sum(one, axes, keepdims=True) for one in (inputs * is_valid, is_valid)]
+        total, weights = map(sum_over_replicas, own)  # [1, ..., channels] each
+        mean = total / (weights + epsilon)
+        distances = tf.square(inputs - mean) * is_valid
+        variance = sum_over_replicas(tf.reduce_sum(distances, axes, keepdims=True))
+        return tf.squeeze(mean), tf.squeeze(variance / (weights + epsilon))
 
 
 def _vary_seeds(generators: Any) -> None:

@@ -23,7 +23,7 @@ from tfdist.process.endings import OneLineError
 from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.dialect import is_tensorflow_2
 from tfdist.strategies.eager.replica_variable import tf_variable
-from tfdist.strategies.eager.step import NOW
+from tfdist.strategies.eager.step import NOW, unless_empty
 from tfdist.strategies.extended import name_of
 from tfdist.strategies.keras.extension import extends
 from tfdist.strategies.values.replica_context import (
@@ -34,6 +34,9 @@ from tfdist.strategies.values.replica_context import (
     reduced_gradients,
 )
 
+# Operations that leave the gradient of a kernel unset for a batch without rows.
+_UNSET_WITHOUT_ROWS = ("DepthwiseConv2dNativeBackpropFilter",)
+_SAME_NUMBERS = ("Reshape", "Squeeze", "ExpandDims", "Identity", "Cast")
 _REDUCES = "experimental_aggregate_gradients"
 
 
@@ -154,6 +157,7 @@ def _with_sums(
     stay apart, as in one process: Keras adds rows of equal index where its rule demands it, and
     `SharedVariable` where it adds them to the weights.
     """
+    pairs = [(_of_rows(g), v) for g, v in pairs]
     targets = [v for g, v in pairs if g is not None]
 
     def merge(strategy: Any, values: Any) -> Any:
@@ -161,6 +165,16 @@ def _with_sums(
         return function(strategy, [None if g is None else next(sums) for g, _ in pairs])
 
     return context.merge_call(merge, args=([g for g, _ in pairs if g is not None],))
+
+
+def _of_rows(gradient: Any) -> Any:
+    """Returns a gradient; zeros where a replica has no row and TensorFlow leaves it unset."""
+    if not tf.is_symbolic_tensor(gradient):
+        return gradient
+    op = gradient.op
+    while op.type in _SAME_NUMBERS:
+        op = op.inputs[0].op
+    return unless_empty(gradient) if op.type in _UNSET_WITHOUT_ROWS else gradient
 
 
 def _sums(extended: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
