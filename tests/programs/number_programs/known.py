@@ -18,6 +18,7 @@ _ADDED = "a sum that is added to the loss is scaled as a mean"
 _ORDER = "Keras reads a batch to build the model, so the order is another one"
 _NAN = "NaN in the history, where a replica has no row"
 _NO_GRADIENT = "TensorFlow leaves the gradient of a depthwise kernel unset where there is no row"
+_ONE_NUMBER = "a metric of one number for a batch counts each replica alike"
 _SILENT = "no line says so"
 
 KNOWN: dict[str, str] = {
@@ -100,7 +101,10 @@ KNOWN: dict[str, str] = {
     "separable_and_depthwise_conv_1d": _NO_GRADIENT,
     "separable_and_depthwise_conv_2d": _NO_GRADIENT,
     "tf_keras * masked_sequences_with_a_summed_loss": "the loss in the history is another one",
+    "keras * metric_that_is_a_function_of_one_number": _ONE_NUMBER,
     "tf_keras * metric_that_is_a_function_of_one_number": _NAN,
+    "keras * outputs_without_a_column": _ONE_NUMBER,
+    "tf_keras * outputs_without_a_column": _NAN,
     "tf_keras 2x2 optimizer_*_decay": "a worker without rows keeps the rate of the step before",
     "stateful_simple_rnn_that_is_reset": "states of replicas are averaged",
     "spectral_normalization": "it is refused",
