@@ -4,6 +4,7 @@ In this process an interruption is an error that a callback raises, in front of 
 """
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ def test_backups_of_whole_epochs_go_on_with_the_next_ones_order(fit: Fit, tmp_pa
 
 
 def one_step_less(positions: list[dict[str, int]]) -> list[dict[str, int]]:
-    newest, before = positions
-    return [{**newest, "steps": newest["steps"] - 1}, before]
+    (newest,) = positions
+    return [{**newest, "steps": newest["steps"] - 1}]
 
 
 def one_of_an_unfinished_backup(positions: list[dict[str, int]]) -> list[dict[str, int]]:
@@ -74,14 +75,14 @@ def one_of_an_unfinished_backup(positions: list[dict[str, int]]) -> list[dict[st
 def test_the_position_counts_that_was_written_with_the_backup(
     fit: Fit, tmp_path: Path, change: Any, is_equal: bool
 ) -> None:
+    """Of a backup without checksums, whose position may be changed."""
     folder = tmp_path / "interrupted"
     fit(folder, INPUTS["shuffled"], after=13)
-    (file,) = folder.rglob("input.json")
+    shutil.rmtree(folder / "before")
+    (folder / "checksums.json").unlink()
+    file = folder / "input.json"
     positions = json.loads(file.read_text())
-    assert [(one["epoch"], one["steps"], one["iterations"]) for one in positions] == [
-        (1, 4, 12),
-        (1, 1, 9),
-    ]
+    assert [(one["epoch"], one["steps"], one["iterations"]) for one in positions] == [(1, 4, 12)]
     file.write_text(json.dumps(change(positions)))
     assert (fit(folder, INPUTS["shuffled"]) == undisturbed(*fit.args)) == is_equal
 

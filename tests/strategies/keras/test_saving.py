@@ -10,6 +10,7 @@ import pytest
 import tf_keras
 
 from tfdist.strategies import LocalStrategy
+from tfdist.strategies.saving.whole_files import whole_file
 
 LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
 
@@ -47,6 +48,21 @@ def test_a_save_that_fails_leaves_the_file_before_and_nothing_else(tmp_path: Pat
         model.save(path)
     assert path.read_bytes() == first
     assert os.listdir(tmp_path) == [path.name]
+
+
+def test_the_next_save_removes_the_draft_of_a_process_that_has_ended(tmp_path: Path) -> None:
+    """The draft of a process that runs stays, as does a file of another name."""
+    path, other = tmp_path / "model.weights.h5", tmp_path / ".saving-of-others"
+    other.touch()
+    with whole_file(str(path)) as running:
+        Path(running).touch()
+        place, pid, start_s, rest = running.rsplit("-", 3)
+        ended = Path("-".join([place, pid, str(int(start_s) - 100), rest]))
+        ended.touch()  # This number was another process's.
+        with whole_file(str(path)) as draft:
+            Path(draft).write_text("whole")
+        assert set(tmp_path.iterdir()) == {path, other, Path(running)}
+    assert set(tmp_path.iterdir()) == {path, other}
 
 
 def test_a_name_that_keras_refuses_is_named_as_it_was_given(tmp_path: Path) -> None:
