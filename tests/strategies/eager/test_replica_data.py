@@ -1,4 +1,4 @@
-"""What a value of a function is computed from: a replica's own data, or what all replicas have."""
+"""The origin of a value in a function: a replica's own data, or what all replicas have."""
 
 from collections.abc import Callable
 from typing import Any

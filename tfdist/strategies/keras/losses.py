@@ -205,7 +205,7 @@ def _note_loss(finding: str) -> None:
     loss = calls[-1].loss if calls else None
     name = type(loss).__name__
     if name == "LossFunctionWrapper":  # Of a function of the program.
-        name = getattr(loss.fn, "__name__", name)
+        name = getattr(getattr(loss, "fn", None), "__name__", name)
     note = (
         f"The loss {name} {finding}, which sees those alone; the replicas' numbers are averaged by "
         "their rows. A loss of pairs of rows, or of the whole batch, is another one than in one "

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.eager.replica_data import adds_to
+from tfdist.strategies.eager.replica_data import adds_to, depends_on_replica
 from tfdist.strategies.eager.replica_variable import reads_combined, reads_own, tf_variable
 from tfdist.strategies.eager.step import NOW, loss_in
 from tfdist.strategies.keras.extension import is_of_keras
@@ -211,18 +211,17 @@ class CombinedLogs(OwnResults):
     def _note_assignments(self) -> None:
         """Notes the program's own metrics whose variables are no sums over the rows."""
         step = NOW.step
+        assert step is not None
         # Keras 3 has one metric of all compiled ones.
         metrics = [m for one in self._model.metrics for m in (one, *getattr(one, "metrics", ()))]
         own = [m for m in metrics if not is_of_keras(type(m).update_state)]
         names = {id(tf_variable(v)): m.name for m in own for v in m.variables}
-        for assignment in () if step is None else step.assignments:
+        for assignment in step.assignments:
             name, value = names.get(id(assignment.variable)), assignment.value
-            is_constant = not tf.is_symbolic_tensor(value) or tf.get_static_value(value) is not None
-            if assignment.is_added:
-                is_sum = not is_constant
-            else:
-                is_sum = not is_constant and adds_to(assignment.variable, value)
-            if name is not None and step is not None and not is_sum:
+            # A number of rows is a constant where it is known before.
+            is_equal = depends_on_replica(value) is not True and step.rows is not None
+            is_sum = assignment.is_added or adds_to(assignment.variable, value)
+            if name is not None and (is_equal or not is_sum):
                 step.notes[_ADDED_UP.format(name, assignment.variable.name)] = None
 
     def _noting(self, metric: Any, result: Callable[..., Any]) -> Callable[..., Any]:
