@@ -215,6 +215,17 @@ def test_a_subclass_that_overrides_a_member_is_refused(tmp_path: Path, name: str
             kind(_model_fn, tmp_path)
 
 
+def test_a_subclass_that_overrides_the_check_may_override_members(tmp_path: Path) -> None:
+    class Mine(tfe.Estimator):
+        def _assert_members_are_not_overridden(self) -> None:
+            pass
+
+        def evaluate(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+            return {"mine": 1}
+
+    assert Mine(_model_fn, tmp_path).evaluate() == {"mine": 1}
+
+
 def test_a_subclass_may_have_members_of_every_kind_and_choose_the_checkpoint(
     tmp_path: Path,
 ) -> None:

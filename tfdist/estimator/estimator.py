@@ -96,7 +96,7 @@ class Estimator:
         eval_batch_size: int | None = None,
         predict_batch_size: int | None = None,
     ) -> None:
-        Estimator._assert_members_are_not_overridden(self)
+        type(self)._assert_members_are_not_overridden(self)
         if config is None:
             v1.logging.info("Using default config.")
             config = RunConfig()
