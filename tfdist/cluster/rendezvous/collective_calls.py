@@ -5,8 +5,8 @@ make the same calls are at the same number in the same kind of call, or one is a
 part of a broadcast may be over first.
 
     number       7                8                9
-    worker 0     step of fit      end of an epoch  step of fit    waits for ever
-    worker 1     step of fit      end of an epoch  evaluate       waits for ever
+    worker 0     step of fit      end of an epoch  step of fit    waits forever
+    worker 1     step of fit      end of an epoch  evaluate       waits forever
 
 A worker compares what the others are in with what it was in itself at that number. So one that is
 behind is never taken for another program.

@@ -81,7 +81,7 @@ _MOST_SILENT_S = 10.0
 class Loss:
     """A worker that takes no part any more: it has ended or, if `is_failure`, its training has.
 
-    If `is_difference`, it waits for ever: its program and another worker's differ.
+    If `is_difference`, it waits forever: its program and another worker's differ.
     """
 
     index: int
@@ -196,12 +196,12 @@ class Membership:
             while answer is None:
                 with self._changed:
                     self._changed.wait(_BEAT_S)
-                    answer = self._have_all_asked(calls.number)
+                    answer = self._have_all_stopped(calls.number)
         if not answer:
             calls.take_back()
         return answer
 
-    def _have_all_asked(self, number: int) -> bool | None:
+    def _have_all_stopped(self, number: int) -> bool | None:
         """Returns whether all are in a `STOP` of this number, or past it; None: not known yet."""
         states = [state for state in self._states.values() if not state.lost]
         here = [one for one in states if one.number == number]

@@ -23,7 +23,7 @@ from tfdist.cluster.rendezvous.collective_calls import END
 from tfdist.cluster.rendezvous.peer_state import CallClock
 from tfdist.cluster.rendezvous.peer_watch import ProgramsDifferError
 from tfdist.process.endings import end_now, ending_error
-from tfdist.process.progress_file import in_phase
+from tfdist.process.progress_file import find_progress_file, in_phase
 from tfdist.strategies.lost_workers import lost_workers_named, translate
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
@@ -51,6 +51,7 @@ def watch_until_the_end(strategy: WorkerStrategy) -> None:
     global _watched
     if _watched is not None:
         return
+    _note_loop(is_own=True)
     watch = strategy.watch_peers()
     if watch.membership is not None:
         watch.start()
@@ -110,6 +111,7 @@ def training(calls: CallClock) -> Iterator[None]:
         _watched.has_failed = False
         membership.calls = calls
         membership.set_failure("")
+    _note_loop(is_own=False)
     try:
         with in_phase("training"):
             yield
@@ -121,8 +123,16 @@ def training(calls: CallClock) -> Iterator[None]:
             membership.set_failure(_describe(error))
         raise
     finally:
+        _note_loop(is_own=True)
         if membership is not None:
             membership.calls = None
+
+
+def _note_loop(*, is_own: bool) -> None:
+    """Tells a launcher whether steps of this program are known: those of a loop are not."""
+    file = find_progress_file()
+    if file is not None:
+        file.write(is_own_loop=is_own)
 
 
 def _describe(error: BaseException) -> str:
