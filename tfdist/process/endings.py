@@ -107,8 +107,9 @@ class _ExceptHook:
             self.error = error
             _say_leaving()
         line, code = None, None
-        if isinstance(error, OneLineError):
-            line, code = f"{kind.__name__}: {error}", error.exit_code
+        told = _told(error)
+        if told is not None:
+            line, code = f"{type(told).__name__}: {told}", told.exit_code
         elif isinstance(error, KeyboardInterrupt):
             # Started by hand, Python ends itself by the signal, which ends a shell's loop as well.
             line, code = "Interrupted.", INTERRUPTED if is_launched() else None
@@ -118,6 +119,16 @@ class _ExceptHook:
             self._previous(kind, error, trace)
         if code is not None and not is_interactive:
             sys.exit(code)  # Python takes the exit code from an error of the hook itself.
+
+
+def _told(error: BaseException) -> OneLineError | None:
+    """Returns an error for one line; also one that Keras has copied into another, and hidden."""
+    hidden = error.__context__ if error.__suppress_context__ else None
+    if isinstance(error, OneLineError):
+        return error
+    if isinstance(hidden, OneLineError) and str(hidden) in str(error):
+        return hidden
+    return None
 
 
 def ending_error() -> BaseException | None:

@@ -21,7 +21,7 @@ from typing import Any
 from tfdist.process.imports import write_imports
 
 _VARIABLE = "TFDIST_PROGRESS_FILE"
-_VERSION = 4  # of the layout
+_VERSION = 5  # of the layout
 
 PHASES = ("starting", "waiting", "training", "saving", "evaluating", "stopping", "leaving")
 
@@ -44,6 +44,8 @@ class Progress:
       waits_for_input: Whether the present call has taken seconds and still waits for this worker's
         own input, so that it keeps the others waiting.
       is_writing: Whether a checkpoint is being written beside the training.
+      is_own_loop: Whether it is in code of a TensorFlow 2 program outside of `fit`, such as a loop
+        of its own, whose steps are not known.
       loss: The loss of the last step; NaN before it is known.
       examples: How many examples this worker has taken in since it started.
       time_s: `time.monotonic()` of the last change; on one machine all processes have one clock.
@@ -60,6 +62,7 @@ class Progress:
     examples: float = 0.0
     time_s: float = 0.0
     is_writing: bool = False
+    is_own_loop: bool = False
 
 
 # 8 bytes for each: a reader sees the value before or after a change, never half of it.
@@ -143,7 +146,7 @@ class ProgressFile:
         if version != _VERSION:  # 0: the file exists, but nothing is written yet
             return None
         named: dict[str, Any] = dict(zip(_KINDS, values, strict=True))
-        for name in ("in_step", "waits_for_input", "is_writing"):
+        for name in ("in_step", "waits_for_input", "is_writing", "is_own_loop"):
             named[name] = bool(named[name])
         return Progress(**{**named, "phase": PHASES[named["phase"]]})
 

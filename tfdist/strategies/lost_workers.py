@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task, WorkerLostError
 from tfdist.cluster.rendezvous.membership import Membership
+from tfdist.cluster.rendezvous.peer_watch import ProgramsDifferError, loss_error
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
 _ALWAYS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
@@ -30,7 +31,7 @@ _NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)
 def lost_workers_named(
     strategy: WorkerStrategy | None, membership: Membership | None = None
 ) -> Iterator[None]:
-    """Turns TensorFlow's errors about other workers into a `WorkerLostError`.
+    """Turns TensorFlow's errors about other workers into a `WorkerLostError`, or its like.
 
     The connections to the other workers name the lost one where the error does not, as over
     Horovod.
@@ -38,10 +39,10 @@ def lost_workers_named(
     try:
         yield
     except tf.errors.OpError as error:
-        line = translate(error, strategy, membership)
-        if line is None:
+        lost = translate(error, strategy, membership)
+        if lost is None:
             raise
-        raise WorkerLostError(line) from error
+        raise lost from error
 
 
 def describe_failure(error: Exception) -> str:
@@ -58,18 +59,18 @@ def describe_failure(error: Exception) -> str:
 
 def translate(
     error: BaseException, strategy: WorkerStrategy | None, membership: Membership | None
-) -> str | None:
-    """Returns the line about the lost worker that an error comes from; None for other errors."""
+) -> ProgramsDifferError | WorkerLostError | None:
+    """Returns an error that names the lost worker of which another one comes; None for others."""
     if not isinstance(error, tf.errors.OpError):
         return None
     if not isinstance(error, _ALWAYS) and not any(sign in error.message for sign in _SIGNS):
         return None
     match = _REMOTE.search(error.message)
     loss = membership.find_loss(_NEWS_LIMIT_S if match is None else 0.0) if membership else None
-    if loss is not None and (match is None or loss.is_failure):
-        return loss.line
+    if loss is not None and (match is None or loss.is_failure or loss.is_difference):
+        return loss_error(loss)
     who, why = _read(error.message, match, getattr(strategy, "cluster", None))
-    return f"Lost {who} while training: {why}. See its output for the cause."
+    return WorkerLostError(f"Lost {who} while training: {why}. See its output for the cause.")
 
 
 def _read(message: str, match: re.Match[str] | None, cluster: Cluster | None) -> tuple[str, str]:

@@ -188,6 +188,7 @@ def evaluates(quiet_s: float, *flags: str) -> dict[str, Any]:
             "worker 1",
             "no progress yet",
         ),
+        ([trains(60, "in_step"), trains(20, "is_own_loop", phase="starting")], "worker 1", "start"),
         # Then the one that was quiet longest; an evaluator hides nothing.
         ([trains(s, "in_step") for s in (20, 30, 25)], "worker 1", "no step for 30 s"),
         ([trains(20, "in_step"), evaluates(0.5)], "worker 0", "waiting for the other workers"),
@@ -210,6 +211,8 @@ def test_the_worker_that_keeps_the_others_waiting_is_blamed_for_a_stall(
         [trains(60), trains(1)],
         [trains(60, phase="waiting"), silent(started_s=NOW_S - 5)],
         [silent(started_s=0.0)],  # a program that never reports progress
+        # Loops of their own, whose steps are unknown.
+        [trains(60, "is_own_loop", phase="waiting"), trains(60, "is_own_loop", phase="starting")],
         [trains(1), evaluates(900)],  # It waits for checkpoints.
         [trains(1, code=0, ended_s=NOW_S), evaluates(900)],
     ],

@@ -38,6 +38,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tfdist.cluster.rendezvous.collective_calls import (
+    STOP,
+    CollectiveCalls,
+    describe_difference,
+    find_other_program,
+)
 from tfdist.cluster.rendezvous.peer_state import (
     CallClock,
     PeerState,
@@ -73,11 +79,15 @@ _MOST_SILENT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A worker that takes no part any more: it has ended or, if `is_failure`, its training has."""
+    """A worker that takes no part any more: it has ended or, if `is_failure`, its training has.
+
+    If `is_difference`, it waits forever: its program and another worker's differ.
+    """
 
     index: int
     line: str
     is_failure: bool = False
+    is_difference: bool = False
 
 
 Listener = Callable[[Loss], None]
@@ -92,6 +102,8 @@ class Membership:
     Attributes:
       members: All workers, the chief first.
       calls: The session calls of this worker's training; None outside of one.
+      collectives: The collectives that this worker's program has called, in TensorFlow 2.
+      difference: The line about two workers whose programs differ; "" while none are known.
       stall_timeout_s: The longest wait for stalled workers; None is no limit.
       on_line: Called with each line about a wait of this worker.
     """
@@ -102,6 +114,8 @@ class Membership:
         self.members = tuple(members)
         self.own = own
         self.calls: CallClock | None = None
+        self.collectives = CollectiveCalls()
+        self.difference = ""
         self.stall_timeout_s: float | None = None
         self.on_line: Callable[[str], None] = lambda line: None
         self._farewells, self._failure = 0, ""
@@ -167,8 +181,33 @@ class Membership:
         self._farewells += 1
         self._wake()
         with self._changed:
-            while self._must_stay():
+            while self._must_stay() and not self.difference:
                 self._changed.wait(_BEAT_S)
+
+    def all_stop(self) -> bool:
+        """Returns whether all workers ask for this before their next collective.
+
+        A worker calls it that would leave a loop of collectives, and waits until each other one is
+        in its next collective, or asks as well. All that ask get the same answer.
+        """
+        calls = self.collectives
+        with calls.running(STOP):
+            answer = None
+            while answer is None:
+                with self._changed:
+                    self._changed.wait(_BEAT_S)
+                    answer = self._have_all_stopped(calls.number)
+        if not answer:
+            calls.take_back()
+        return answer
+
+    def _have_all_stopped(self, number: int) -> bool | None:
+        """Returns whether all are in a `STOP` of this number, or past it; None: not known yet."""
+        states = [state for state in self._states.values() if not state.lost]
+        here = [one for one in states if one.number == number]
+        if self.difference or any(one.call not in (STOP, "") for one in here):
+            return False  # Outside of a call, a worker has had its answer.
+        return True if all(one.number >= number for one in states) else None
 
     def find_loss(self, limit_s: float) -> Loss | None:
         """Returns a worker that takes no part any more; waits up to `limit_s` for news of one."""
@@ -219,6 +258,7 @@ class Membership:
                 for index in sorted(self._failed):  # Again: a listener may be new, or was busy.
                     self._tell(self._failed_loss(index))
                 self._report_wait(report)
+                self._find_difference()
         for index in list(self._links):
             self._drop(index)
         self._selector.close()
@@ -269,6 +309,9 @@ class Membership:
             if state.failure != before.failure:
                 self._note_failure(index)
                 is_urgent = True
+            elif state.difference and not self.difference:
+                self._note_difference(index, state.difference)
+                is_urgent = True
             elif state.farewells > before.farewells:
                 # The last farewell ends the others' wait.
                 is_urgent = is_urgent or not self._is_one_behind(self._reported_farewells)
@@ -301,7 +344,26 @@ class Membership:
         for loss in untold:
             self._tell(loss)
 
+    def _find_difference(self) -> None:
+        if self.difference or not self.collectives.kind:
+            return
+        own, others = self._settled_state(), self.states()
+        other = find_other_program(own, others, self.collectives.kind_at)
+        if other is not None:
+            line = describe_difference({self.own: own, other: others[other]})
+            self._note_difference(other, line)
+            self._wake()
+            self._tell_losses()
+
+    def _note_difference(self, index: int, line: str) -> None:
+        with self._changed:
+            self.difference = line
+            self._changed.notify_all()
+        self._untold.append(Loss(index=index, line=line, is_difference=True))
+
     def _first_loss(self) -> Loss | None:
+        if self.difference:
+            return Loss(index=self.own, line=self.difference, is_difference=True)
         for index, state in self._states.items():
             if state.failure:  # It says more, if its process has ended as well.
                 return self._failed_loss(index)
@@ -379,7 +441,8 @@ class Membership:
         if own.since_s >= self._beats_s:
             return own
         phase = "training" if own.phase == "waiting" else own.phase
-        return replace(own, phase=phase, waits=False, moves=True, since_s=0.0)
+        own = replace(own, phase=phase, waits=False, moves=True, since_s=0.0)
+        return replace(own, call="", place="", number=0)
 
     def _is_another_call(self, own: PeerState, now: float) -> bool:
         """Returns whether this worker's state is equal to the one sent, and began later."""
@@ -421,12 +484,19 @@ class Membership:
             began_s = calls.began_s
             waits = began_s is not None
             since_s = max(since_s, calls.ended_s if began_s is None else began_s)
+        passed_s = time.monotonic() - since_s
+        made = self.collectives
+        is_in_call = waits and bool(made.kind)
         return PeerState(
             phase=phase,
             waits=waits,
-            since_s=time.monotonic() - since_s,
+            since_s=passed_s,
             farewells=self._farewells,
             failure=self._failure,
+            call=made.kind if is_in_call else "",
+            place=made.place() if is_in_call and passed_s >= self._beats_s else "",
+            number=made.number,
+            difference=self.difference,
         )
 
     def _report_wait(self, report: WaitReport) -> None:

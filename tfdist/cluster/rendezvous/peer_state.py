@@ -39,6 +39,10 @@ class PeerState:
       failure: The error that has ended its training; "" without one.
       silent_s: Seconds without a message from it.
       lost: Why it does not take part any more; "" while it does.
+      call: The kind of the collective that it is in; "" outside of one, or if it is not known.
+      place: Where it is in its program, while it waits in `call`.
+      number: The number of the last `call` that it has made; 0 if it `moves`.
+      difference: The line about two workers whose programs differ, once it knows of such.
     """
 
     phase: str = "starting"
@@ -49,6 +53,10 @@ class PeerState:
     failure: str = ""
     silent_s: float = 0.0
     lost: str = ""
+    call: str = ""
+    place: str = ""
+    number: int = 0
+    difference: str = ""
 
     @property
     def is_silent(self) -> bool:
@@ -78,7 +86,7 @@ class PeerState:
                 "debugger), or its host hangs"
             )
         if self.waits:
-            return f"has been in a session call for {self.since_s:.0f} s"
+            return f"has been in {self.place or 'a session call'} for {self.since_s:.0f} s"
         if self.moves:
             return "is in steps or other calls of its own"
         words = _IN_WORDS.get(self.phase, "is in Python code outside of a session call (a hook?)")

@@ -30,12 +30,21 @@ class WorkerLostError(OneLineError, RuntimeError):
     exit_code: ClassVar[int] = LOST_WORKER
 
 
+class ProgramsDifferError(OneLineError, RuntimeError):
+    """Two workers wait in different collectives: their programs do not make the same calls."""
+
+
+def loss_error(loss: Loss) -> ProgramsDifferError | WorkerLostError:
+    """Returns the error that ends this worker because of a loss."""
+    return (ProgramsDifferError if loss.is_difference else WorkerLostError)(loss.line)
+
+
 class PeerWatch:
     """Watches the other workers, from `start` to the end of the `with` block.
 
     When a worker is lost, the main thread's wait is interrupted, and the error that follows leaves
-    the block as a `WorkerLostError`. If the wait cannot be interrupted, or the interrupt has no
-    effect, the process is ended: exit code 200 and the same line on standard error.
+    the block: `loss_error`. If the wait cannot be interrupted, or the interrupt has no
+    effect, the process is ended: the error's exit code, and its line on standard error.
 
     Args:
       membership: This worker's connections; None watches no worker.
@@ -57,7 +66,7 @@ class PeerWatch:
         self.membership = membership
         self._among = among
         self._leaving_s = _LEAVING_S if leaving_s is None else leaving_s
-        self._lost = ""
+        self._lost: Loss | None = None
         self._is_busy = threading.Lock()
         self._is_over = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -100,8 +109,8 @@ class PeerWatch:
         if loss.is_failure and not self.membership.states()[loss.index].failure:
             self._is_busy.release()  # It trains again.
             return
-        self._lost = loss.line
-        if self.interrupt is None:
+        self._lost = loss
+        if self.interrupt is None and not loss.is_difference:
             self._is_over.wait(min(_GRACE_S, self._leaving_s))
         if self.interrupt is not None:
             interrupting = threading.Thread(target=self.interrupt, daemon=True)
@@ -109,7 +118,8 @@ class PeerWatch:
             if self._is_over.wait(self._leaving_s):
                 interrupting.join()
         if not self._is_over.is_set():
-            end_now(f"{WorkerLostError.__name__}: {self._lost}", LOST_WORKER)
+            error = loss_error(loss)
+            end_now(f"{type(error).__name__}: {error}", error.exit_code)
 
     def __enter__(self) -> "PeerWatch":
         return self
@@ -120,9 +130,9 @@ class PeerWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Ends the watch; an error that it has caused becomes a `WorkerLostError`."""
+        """Ends the watch; an error that it has caused becomes that of the loss."""
         self.stop()
         for thread in self._threads:
             thread.join()
         if self._lost and isinstance(error, Exception):
-            raise WorkerLostError(self._lost) from error
+            raise loss_error(self._lost) from error

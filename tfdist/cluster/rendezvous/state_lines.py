@@ -27,8 +27,16 @@ def group_states(states: Mapping[int, PeerState]) -> list[Group]:
     """Returns the workers in each state, whatever its age; equal lists need no new line."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, one in states.items():
-        alike = (one.phase, one.waits, one.moves, one.farewells, one.failure, one.lost)
-        groups.setdefault((*alike, one.is_silent), []).append(index)
+        alike: tuple[Any, ...] = (
+            one.phase,
+            one.waits,
+            one.moves,
+            one.farewells,
+            one.failure,
+            one.lost,
+        )
+        alike += (one.is_silent, one.call, one.place, one.number, one.difference)
+        groups.setdefault(alike, []).append(index)
     return [(alike, tuple(sorted(indices))) for alike, indices in groups.items()]
 
 
@@ -69,19 +77,26 @@ def _facts_of(state: PeerState) -> dict[str, Any]:
 
 
 def _state_of(facts: Mapping[str, Any]) -> PeerState:
-    farewells = facts.get("farewells", 0)
-    if type(farewells) is not int:
-        raise TypeError
     return PeerState(
         phase=facts["phase"] if facts["phase"] in PHASES else PeerState.phase,
         waits=facts.get("waits") is True,
         moves=facts.get("moves") is True,
         since_s=_number(facts.get("since_s", 0.0)),
-        farewells=int(_number(farewells)),
+        farewells=_count(facts.get("farewells", 0)),
         failure=one_line(facts.get("failure", "")),
         silent_s=_number(facts.get("silent_s", 0.0)),
         lost=one_line(facts.get("lost", "")),
+        call=one_line(facts.get("call", "")),
+        place=one_line(facts.get("place", "")),
+        number=_count(facts.get("number", 0)),
+        difference=one_line(facts.get("difference", "")),
     )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return int(_number(value))
 
 
 def _number(value: Any) -> float:

@@ -97,6 +97,10 @@ def _load(path: str) -> Mapping[Any, Any]:
                 seen.add(key)
             return super().construct_mapping(node, deep=deep)
 
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise UsageError(  # A pipe would be read without a limit, once.
+            "it is a pipe or a device, allowed is a regular file. Write the options to a file."
+        )
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)

@@ -160,7 +160,9 @@ def _host(name: str, slots: int | None) -> Host:
     try:
         return Host(name=split_address(f"{name}:1")[0], slots=slots)
     except ValueError as error:
-        raise ClusterError(f"{shown(name)} is not a host: {error}") from None
+        why = str(error)
+        is_said = "is not a host" in why
+        raise ClusterError(why if is_said else f"{shown(name)} is not a host: {why}") from None
 
 
 def _checked(hosts: Iterable[Host]) -> tuple[Host, ...]:

@@ -147,8 +147,8 @@ def _stalled(
     A run stalls as a whole, because its workers wait for each other at every step. The blamed
     worker is one with a stopped process. If there is none, it is the worker that keeps the others
     waiting, else the one that has been quiet longest. If some workers report progress, a worker
-    that has not reported any yet keeps the others waiting. If no worker reports progress, steps
-    are unknown and only a stopped process counts.
+    that has not reported any yet keeps the others waiting. If no worker reports progress, or all
+    are in loops of their own, steps are unknown and only a stopped process counts.
     """
     if timeout_s is None:
         return None
@@ -159,7 +159,9 @@ def _stalled(
     suspects = [worker for worker in quiet if worker.is_stopped]
     if not suspects:
         running = [worker for worker in workers if worker.code is None and worker.plan.replicas]
-        is_reported = any(worker.progress is not None for worker in running)
+        is_reported = any(
+            worker.progress is not None and not worker.progress.is_own_loop for worker in running
+        )
         if not is_reported or any(worker not in quiet for worker in running):
             return None
         suspects = [worker for worker in running if _keeps_waiting(worker)] or running

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process.endings import OneLineError, name_errors
+from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.private_runtime import (
     InputPlan,
     asks_before_each_batch,
@@ -23,6 +24,7 @@ from tfdist.strategies.private_runtime import (
     yields_arrays_of_python,
 )
 
+_CALL = "the making of a distributed dataset"
 _PLAIN_ITERATOR = tf.distribute.InputOptions(
     experimental_fetch_to_device=False,
     experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
@@ -143,7 +145,8 @@ def steps_of_all(strategy: Any, num_batches: int | None, steps_per_execution: in
     extended = strategy.extended
     steps = -1 if num_batches is None else -(-num_batches // extended.placement.num_replicas)
     own = tf.constant([[steps, steps_per_execution]], tf.int64)
-    rows = extended.collectives.gather(own, "steps", same_rows=True).numpy().tolist()
+    with needs_all_workers(_CALL):
+        rows = extended.collectives.gather(own, "steps", same_rows=True).numpy().tolist()
     at_a_time = [number for _, number in rows]
     if len(set(at_a_time)) > 1:
         worker = next(i for i, number in enumerate(at_a_time) if number != at_a_time[0])
@@ -165,7 +168,8 @@ def _is_known_to_all(plan: InputPlan, number: tf.Tensor) -> bool:
         return False
     own = tf.reshape(number, [1])
     collectives = plan.strategy.extended.collectives
-    numbers = collectives.gather(own, "batches", same_rows=True).numpy()
+    with needs_all_workers(_CALL):
+        numbers = collectives.gather(own, "batches", same_rows=True).numpy()
     return bool((numbers == numbers[0]).all() and numbers[0] != tf.data.UNKNOWN_CARDINALITY)
 
 
@@ -182,7 +186,8 @@ def _with_shapes_of_all(dataset: Any, plan: InputPlan) -> Any:
     known = next((shape[0] for shape in shapes if shape.rank), None)
     own = tf.constant([-1 if known is None else known], tf.int64)
     collectives = plan.strategy.extended.collectives
-    numbers = collectives.gather(own, "rows_of_batches", same_rows=True).numpy()
+    with needs_all_workers(_CALL):
+        numbers = collectives.gather(own, "rows_of_batches", same_rows=True).numpy()
     if known is None or (numbers == numbers[0]).all():
         return dataset
 

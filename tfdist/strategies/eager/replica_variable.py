@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import tensorflow as tf
 
 from tfdist.strategies.eager.replica_data import depends_on_replica
+from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step import NOW, Assignment, Reads, own_rows
 from tfdist.strategies.private_tensorflow import (
     ResourceVariable,
@@ -342,7 +343,10 @@ def combine(variables: Sequence[ReplicaVariable]) -> list[tf.Tensor]:
     made = NOW.reads.combined
     if made is not None and all(id(v) in made for v in variables):
         return [made[id(v)] for v in variables]
-    return _combine(variables, [], variables[0].reducer)[0]
+    if not tf.executing_eagerly():
+        return _combine(variables, [], variables[0].reducer)[0]
+    with needs_all_workers("a value of all replicas", lambda: f"a read of {variables[0].name}"):
+        return _combine(variables, [], variables[0].reducer)[0]
 
 
 def _combine(

@@ -5,23 +5,30 @@ does when, so the watch begins when the workers have met, and ends with the proc
 
     all have met    a lost, stopped or failed worker ends the others, with exit code 200
     a normal end    waits until the others have come to theirs, since they may need this one
+    another call    two workers wait in different collectives: all end, with exit code 2
     an error        ends at once, and the others name this worker and its error
 """
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 from tfdist.cluster import PeerWatch, WorkerLostError
+from tfdist.cluster.rendezvous.collective_calls import END
 from tfdist.cluster.rendezvous.peer_state import CallClock
+from tfdist.cluster.rendezvous.peer_watch import ProgramsDifferError
 from tfdist.process.endings import end_now, ending_error, named
-from tfdist.process.exit_codes import LOST_WORKER
-from tfdist.process.progress_file import in_phase
+from tfdist.process.progress_file import find_progress_file, in_phase
 from tfdist.strategies.lost_workers import lost_workers_named, translate
 from tfdist.strategies.worker_strategy import WorkerStrategy
+
+# The others learn in this time that programs differ, before this worker's end looks like a loss.
+_NEWS_DELAY_S = 1.0
 
 
 @dataclass
@@ -44,6 +51,7 @@ def watch_until_the_end(strategy: WorkerStrategy) -> None:
     global _watched
     if _watched is not None:
         return
+    _note_loop(is_own=True)
     watch = strategy.watch_peers()
     if watch.membership is not None:
         watch.start()
@@ -52,17 +60,29 @@ def watch_until_the_end(strategy: WorkerStrategy) -> None:
 
 
 @contextmanager
-def needs_all_workers(calls: CallClock | None = None) -> Iterator[None]:
+def needs_all_workers(
+    kind: str, place: Callable[[], str] | None = None, calls: CallClock | None = None
+) -> Iterator[None]:
     """Marks a `with` block that ends only when all workers have come to it.
 
     A long wait is reported, with the workers that are late, and `--stall-timeout` limits it. An
-    error about a lost worker becomes a `WorkerLostError`. Of a training's steps the times are kept.
+    error about a lost worker becomes a `WorkerLostError`. If another worker waits in a block of
+    another kind, all end.
+
+    Args:
+      kind: What the block is part of, in words: "evaluate".
+      place: Returns where in it this worker is, if there is more to say.
+      calls: Keeps the times of a training's steps.
     """
     if _watched is None:
         yield
         return
     membership = _watched.watch.membership
-    with lost_workers_named(_watched.strategy, membership):
+    assert membership is not None
+    with (
+        lost_workers_named(_watched.strategy, membership),
+        membership.collectives.running(kind, place),
+    ):
         if calls is None:
             with in_phase("waiting"):
                 yield
@@ -74,6 +94,15 @@ def needs_all_workers(calls: CallClock | None = None) -> Iterator[None]:
             calls.end()
 
 
+def all_stop() -> bool:
+    """Returns whether all workers call this instead of their next collective: `all_stop` there."""
+    membership = None if _watched is None else _watched.watch.membership
+    if membership is None:
+        return True
+    with in_phase("waiting"):
+        return membership.all_stop()
+
+
 @contextmanager
 def training(calls: CallClock) -> Iterator[None]:
     """Marks a training in the `with` block: an error that leaves it ends all workers."""
@@ -82,6 +111,7 @@ def training(calls: CallClock) -> Iterator[None]:
         _watched.has_failed = False
         membership.calls = calls
         membership.set_failure("")
+    _note_loop(is_own=False)
     try:
         with in_phase("training"):
             yield
@@ -93,8 +123,16 @@ def training(calls: CallClock) -> Iterator[None]:
             membership.set_failure(_describe(error))
         raise
     finally:
+        _note_loop(is_own=True)
         if membership is not None:
             membership.calls = None
+
+
+def _note_loop(*, is_own: bool) -> None:
+    """Tells a launcher whether steps of this program are known: those of a loop are not."""
+    file = find_progress_file()
+    if file is not None:
+        file.write(is_own_loop=is_own)
 
 
 def _describe(error: BaseException) -> str:
@@ -111,12 +149,19 @@ def _leave(watched: _Watched) -> None:
     if error is None and watched.has_failed:
         watch.stop()  # It left `fit` by sys.exit: the others have lost it.
     elif error is None:
-        with in_phase("waiting"):
+        with in_phase("waiting"), membership.collectives.running(END):
             watch.leave()
+        if membership.difference:
+            time.sleep(_NEWS_DELAY_S)
+            _end(ProgramsDifferError(membership.difference))
     if error is None:
         return
     lost = translate(error, watched.strategy, membership)
     if lost is not None:
-        end_now(f"{WorkerLostError.__name__}: {lost}", LOST_WORKER)
+        _end(lost)
     membership.set_failure(_describe(error))
     watch.stop()
+
+
+def _end(error: ProgramsDifferError | WorkerLostError) -> NoReturn:
+    end_now(f"{type(error).__name__}: {error}", error.exit_code)

@@ -123,7 +123,7 @@ class EagerVariables:
         content = value.numpy().tobytes() if size <= _SMALL_BYTES else b""
         described = own.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0")
         message = np.frombuffer(described + content.ljust(_SMALL_BYTES, b"\0"), np.int32)
-        with needs_all_workers():
+        with needs_all_workers("making a variable", lambda: f"making the variable {name}"):
             received = self._reducer.broadcast(tf.constant(message), "variable").numpy().tobytes()
             theirs = received[:_DESCRIPTION_BYTES]
             if theirs != described:

@@ -23,12 +23,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.environment import read_run, read_snapshot_steps
-from tfdist.process.endings import print_to_stderr
+from tfdist.process.endings import OneLineError, print_to_stderr
 from tfdist.process.identity import is_abandoned, owned_name
 from tfdist.process.progress_file import find_progress_file
 from tfdist.process.snapshot_folders import name_for
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
-from tfdist.strategies.eager.run import needs_all_workers
+from tfdist.strategies.eager.run import all_stop, needs_all_workers
 from tfdist.strategies.keras.backups import backups_in, position_of_backup, recover_backups
 from tfdist.strategies.keras.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
 from tfdist.strategies.keras.input import start_after
@@ -63,8 +63,10 @@ def tfdist_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tup
         return type(kind.__name__, (kind, callbacks.Callback), {})
 
     backups = backups_in(callbacks, given)
+    is_in_batches = any(_sees_batches(callbacks, callback) for callback in given)
+    after = derived(AfterOthersInBatches if is_in_batches else AfterOthers)
     first = derived(BeforeOthers)(strategy, backups)
-    return first, derived(AfterOthers)(strategy, callbacks, given, backups)
+    return first, after(strategy, callbacks, given, backups)
 
 
 class BeforeOthers:
@@ -114,7 +116,7 @@ class BeforeOthers:
         run = current_fit()
         if run is not None:
             run.end_epoch(logs)
-        with needs_all_workers():
+        with needs_all_workers("the end of an epoch", lambda: f"the end of epoch {epoch + 1}"):
             synchronize()
             check_eager_weights(
                 [tf_variable(v) for v in self.model.trainable_variables],
@@ -122,10 +124,22 @@ class BeforeOthers:
             )
 
     def on_train_end(self, logs: Any = None) -> None:
-        with needs_all_workers():
-            synchronize()
+        _synchronize_in("the end of fit")
 
-    on_test_begin = on_predict_begin = on_train_end
+    def on_test_begin(self, logs: Any = None) -> None:
+        _synchronize_in("evaluate")
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        _synchronize_in("predict")
+
+
+def _synchronize_in(kind: str) -> None:
+    with needs_all_workers(kind):
+        synchronize()
+
+
+class FitsDifferError(OneLineError, ValueError):
+    """The workers' calls of `fit` have other epochs, or other numbers of steps."""
 
 
 class AfterOthers:
@@ -149,7 +163,10 @@ class AfterOthers:
     def on_train_begin(self, logs: Any = None) -> None:
         run, reducer = current_fit(), self._strategy.extended.reducer
         sender, position = 0, None
-        with needs_all_workers():
+        steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
+        with needs_all_workers("the start of fit"):
+            if run is not None:
+                _compare(run, epochs, steps, reducer.collectives)
             if run is not None:
                 run.snapshots = self._make_snapshots(run)
                 if run.snapshots is not None:
@@ -157,7 +174,6 @@ class AfterOthers:
             share_state(self.model, reducer, sender)
         if run is not None:
             self._resume(run, sender, position)
-            steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
             first = getattr(self.model, "_initial_epoch", None) or 0
             run.begin(steps, first, epochs, self._log_interval_s())
             run.save_backup = self._save_backup
@@ -165,12 +181,23 @@ class AfterOthers:
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         run = current_fit()
         if run is not None:
+            if run.num_workers > 1:
+                self._agree_to_stop(run, epoch)
             run.take_snapshot(is_in_epoch=False)
 
     def on_train_end(self, logs: Any = None) -> None:
         run = current_fit()
         if run is not None and run.snapshots is not None:
             run.snapshots.end()
+
+    def _agree_to_stop(self, run: FitRun, epoch: int) -> None:
+        """Stops all workers after this epoch if a callback of one has said so. A collective."""
+        own = [[int(run.wants_stop or bool(self.model.stop_training))]]
+        with needs_all_workers("the end of an epoch", lambda: f"the end of epoch {epoch + 1}"):
+            collectives = self._strategy.extended.collectives
+            votes = collectives.gather(tf.constant(own, tf.int64), "stop", same_rows=True).numpy()
+        if votes.any():
+            self.model.stop_training = True
 
     def _log_interval_s(self) -> float:
         """Returns how often logs are read during an epoch: 0 for each step, or never."""
@@ -231,6 +258,54 @@ class AfterOthers:
             if self._strategy.extended.should_checkpoint:
                 _save_backup(backup)
         return bool(self._backups)
+
+
+class AfterOthersInBatches(AfterOthers):
+    """Does the same, and lets `stop_training` of a callback within an epoch stop all workers.
+
+    They stop after the same step: at once if all callbacks have set it, else after the next step.
+    """
+
+    def __init__(self, strategy: Any, callbacks: Any, given: Sequence[Any]) -> None:
+        super().__init__(strategy, callbacks, given)
+        self._supports_tf_logs = True  # tf_keras need not convert logs for it.
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        run = current_fit()
+        if run is None or not self.model.stop_training or run.stops:
+            return
+        run.wants_stop = True
+        self.model.stop_training = run.stops = all_stop()
+
+
+def _compare(run: FitRun, epochs: int, steps: int | None, collectives: Any) -> None:
+    """Checks that all workers' calls of `fit` have as many epochs and steps. A collective.
+
+    Raises:
+      FitsDifferError: On every worker, if they do not.
+    """
+    own = tf.constant([[epochs, run.first_epoch, -1 if steps is None else steps]], tf.int64)
+    rows = collectives.gather(own, "fits", same_rows=True).numpy().tolist()
+    names = ("epochs", "initial_epoch", "steps in an epoch")
+    for name, values in zip(names, zip(*rows, strict=True), strict=True):
+        known = {worker: value for worker, value in enumerate(values) if value >= 0}
+        first = next(iter(known), 0)
+        other = next((worker for worker, value in known.items() if value != known[first]), None)
+        if other is not None:
+            raise FitsDifferError(
+                f"fit has {known[first]} {name} on worker {first} and {known[other]} on worker "
+                f"{other}: it must have as many on all. Give all workers the same epochs, and "
+                "datasets of equal lengths."
+            )
+
+
+def _sees_batches(callbacks: Any, callback: Any) -> bool:
+    """Returns whether a callback has a method of its own for batches of a training."""
+    names = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+    return any(
+        getattr(getattr(callback, name), "__func__", None) is not getattr(callbacks.Callback, name)
+        for name in names
+    )
 
 
 def reads_batch_logs(callbacks: Any, callback: Any) -> bool:

@@ -1,7 +1,8 @@
 """FitRun: one call of a model's `fit`, with the other workers and with the launcher.
 
 Each step of `fit` is a call of its train function. With its last gradients each worker also says
-whether it got a stop signal, and whether it needs the logs of the next step:
+whether it got a stop signal, whether a callback wants to stop, and whether it needs the logs of the
+next step:
 
     worker 0                 worker 1
     train function           train function
@@ -39,8 +40,10 @@ from tfdist.strategies.stop_signals import (
     requests_of,
 )
 
-# What a worker says in each step: its stop signal, and whether it needs the next step's logs.
-NUM_OF_STEP = NUM_REQUESTS + 1
+# What a worker says in each step: its stop signal, whether a callback wants to stop, and whether it
+# needs the next step's logs.
+_STOPS, _COMBINES = NUM_REQUESTS, NUM_REQUESTS + 1
+NUM_OF_STEP = NUM_REQUESTS + 2
 # Keras' bar is drawn every 50 ms at most, and the launcher's line every second.
 BAR_INTERVAL_S, _LAUNCHER_INTERVAL_S = 0.1, 0.5
 
@@ -74,6 +77,8 @@ class FitRun:
         this one begins, or the batches before have been read again.
       signals: The stop signals of this process.
       snapshots: The snapshots in memory; None if none are kept.
+      wants_stop: Whether a callback of this worker has set `stop_training`, and others go on.
+      stops: Whether all workers stop after this step, as a callback wants to.
       save_backup: Saves what BackupAndRestore would; returns whether there is one.
     """
 
@@ -101,6 +106,7 @@ class FitRun:
         self.logs: Any = None
         self.snapshots: FitSnapshots | None = None
         self.stop_limit = StopLimit()
+        self.wants_stop = self.stops = False
         self.save_backup: Callable[[], bool] = lambda: False
         before = None if self._file is None else self._file.read()
         self._examples_before = 0.0 if before is None else before.examples
@@ -152,7 +158,7 @@ class FitRun:
         A collective. The end of an epoch, and a stop by a signal, have done so already.
         """
         if self._steps_done and self.signals.order is None:
-            with needs_all_workers():
+            with needs_all_workers("a backup within an epoch"):
                 synchronize()
             note_updates()
 
@@ -170,8 +176,11 @@ class FitRun:
         if self._file is not None:
             self._file.step_begins()
         recorded = nullcontext() if self._profile is None else self._profile.step(num_steps)
-        with recorded, needs_all_workers(self.signals.calls):
+        with recorded, needs_all_workers("step of fit", self._place_of_step, self.signals.calls):
             yield
+
+    def _place_of_step(self) -> str:
+        return f"step {self._steps_done + 1} of epoch {self._epoch + 1} of fit"
 
     def begin_epoch(self, epoch: int) -> None:
         """Notes an epoch, counted from 0."""
@@ -209,7 +218,8 @@ class FitRun:
         # A request that is answered in the coming step is not made again.
         is_due = self._log_interval_s == 0 or (is_late and not self.combines)
         is_last_next = self._steps_left is not None and self._steps_left <= 2 * num_steps
-        return [*requests_of(self.signals.own, self._index), float(is_due or is_last_next)]
+        of_signal = requests_of(self.signals.own, self._index)
+        return [*of_signal, float(self.wants_stop), float(is_due or is_last_next)]
 
     def note_logs(self, logs: Any) -> Any:
         """Notes the logs of a step that has combined them; returns the last that were combined."""
@@ -237,7 +247,9 @@ class FitRun:
             self._steps_left -= num_steps
         flags = sums[NUM_OF_STEP:]
         flagged_step = self._step if self.combines else self._step - 1
-        self.combines = sums[NUM_REQUESTS] > 0
+        self.combines = sums[_COMBINES] > 0
+        if sums[_STOPS] > 0:
+            self._model.stop_training = self.stops = True
         if self._file is not None:
             shown = math.nan if loss is None else loss
             examples = self._examples_before + results.examples()

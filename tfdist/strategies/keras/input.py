@@ -197,7 +197,7 @@ class _Reading:
 
     def read(self, iterator: Any, number: int) -> None:
         """Reads so many batches. A collective: every worker must call it."""
-        with needs_all_workers():
+        with needs_all_workers("the batches before"):
             for _ in range(number):
                 try:
                     next(iterator)
@@ -207,7 +207,7 @@ class _Reading:
 
     def count(self, iterator: Any) -> int:
         """Reads a whole epoch, and returns the number of its batches. A collective, too."""
-        with needs_all_workers():
+        with needs_all_workers("the batches before"):
             number = sum(1 for _ in iterator)
         self._number += number
         return number

@@ -260,7 +260,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             if logs_of_all is not None:
                 logs_of_all.set_combines(True)
             with (
-                needs_all_workers(),
+                needs_all_workers("train_on_batch"),
                 keras_step(
                     is_training=True, results=results, rows_may_differ=inspect.isgenerator(iterator)
                 ),
@@ -326,7 +326,10 @@ def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> A
 
     def test(iterator: Any) -> Any:
         may_differ = inspect.isgenerator(iterator)  # Of test_on_batch.
-        with needs_all_workers(), keras_step(results=logs_of_all, rows_may_differ=may_differ):
+        with (
+            needs_all_workers("evaluate"),
+            keras_step(results=logs_of_all, rows_may_differ=may_differ),
+        ):
             return function(iterator)
 
     return test
@@ -337,7 +340,7 @@ def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -
     rows_of_all = PredictedRows(strategy)
 
     def predict(data: Any) -> Any:
-        with needs_all_workers(), keras_step(has_loss=False, results=rows_of_all):
+        with needs_all_workers("predict"), keras_step(has_loss=False, results=rows_of_all):
             return function(data)
 
     return predict
