@@ -101,7 +101,7 @@ class BeforeOthers:
         """
         extended = self._strategy.extended
         problem = recover_backups(self._backups) if extended.should_checkpoint else ""
-        with needs_all_workers():
+        with needs_all_workers("the start of fit"):
             problem = share_text(problem, extended.reducer)
         if problem:
             raise CheckpointDamagedError(problem)
@@ -266,9 +266,7 @@ class AfterOthersInBatches(AfterOthers):
     They stop after the same step: at once if all callbacks have set it, else after the next step.
     """
 
-    def __init__(self, strategy: Any, callbacks: Any, given: Sequence[Any]) -> None:
-        super().__init__(strategy, callbacks, given)
-        self._supports_tf_logs = True  # tf_keras need not convert logs for it.
+    _supports_tf_logs = True  # tf_keras need not convert logs for it.
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         run = current_fit()
