@@ -87,8 +87,7 @@ PUBLIC = {
         main
     """,
     "tfdist.monitoring": """
-        CsvMetricsHook MemoryHook ProgressBarHook PrometheusHook ScalarsHook StepProfileHook
-        ThroughputHook WandbHook
+        CsvMetricsHook MemoryHook PrometheusHook ScalarsHook StepProfileHook ThroughputHook
     """,
     "tfdist.pipeline": """
         AutoStage Block DataLoader InferenceModel Options PipelinedExecution Settings

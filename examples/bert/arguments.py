@@ -103,7 +103,6 @@ class Settings:
     export_dir: str | None = option(None, str, "folder for a SavedModel of the encoder")
     disable_progress_bar: bool = option(False, boolean, "log each step in a line of its own")
     profile_dir: str | None = option(None, str, "folder for a profile of some steps")
-    wandb: bool = option(False, boolean, "record the losses in Weights & Biases")
 
     @property
     def inner_size(self) -> int:
@@ -115,7 +114,7 @@ class Settings:
         return self.training_steps * self.device_iterations
 
 
-# Options of the original that concern the memory and the compiler of an IPU. They take any value.
+# Options of the original without effect here, most of them for IPUs. They take any value.
 _IPUS = "it is for IPUs"
 WITHOUT_EFFECT = {
     "async-dataloader": _IPUS,
@@ -129,6 +128,7 @@ WITHOUT_EFFECT = {
     "optimizer-state-offchip": _IPUS,
     "replicated-tensor-sharding": _IPUS,
     "synthetic-data": _IPUS,
+    "wandb": "training.csv has the losses; docs/monitoring.md shows a hook for W&B",
     "wandb-param-steps": _IPUS,
     "packed-data": "each row has one pair of segments",
 }
@@ -148,8 +148,6 @@ def parse(argv: Sequence[str]) -> tuple[Settings, list[str]]:
     _check_schedule(settings)
     _check_checkpoints(settings)
     check_package("tqdm", "bert")
-    if settings.wandb:
-        check_package("wandb", "wandb")
     if settings.profile_dir:
         check_package("matplotlib", "pipeline")
     return settings, notes

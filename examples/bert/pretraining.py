@@ -18,7 +18,7 @@ from plan import Plan, weight_shapes
 
 import tfdist.estimator as tfe
 from tfdist import training
-from tfdist.monitoring import CsvMetricsHook, StepProfileHook, WandbHook
+from tfdist.monitoring import CsvMetricsHook, StepProfileHook
 from tfdist.strategies import strategy_for_run
 
 MEANS = ("mlm_loss", "nsp_loss", "mlm_acc", "nsp_acc")
@@ -328,8 +328,6 @@ def monitors(settings: Settings, first_step: int) -> list[v1.train.SessionRunHoo
     if settings.profile_dir:  # The first two steps are not like the others.
         last = min(first_step + 4, settings.num_updates)
         hooks.append(StepProfileHook(settings.profile_dir, min(first_step + 3, last), last))
-    if settings.wandb:
-        hooks.append(WandbHook("tfdist-bert", names, every_n_steps=1, config=vars(settings)))
     return hooks
 
 

@@ -19,7 +19,6 @@ from options import (
     SHARE,
     UsageError,
     boolean,
-    check_package,
     number,
     one_of,
     option,
@@ -65,6 +64,7 @@ WITHOUT_EFFECT = {
     "stable-norm": "norms are computed in float32",
     "synthetic-data": "use --generated-data",
     "use-popdist": "the launcher's variables say whether there are other workers",
+    "wandb": "docs/monitoring.md shows a hook for W&B",
     "xla-recompute": "use --enable-recomputation",
 }
 
@@ -161,7 +161,6 @@ class Settings:
     restore_path: str | None = option(None, str, "folder of a run, or a checkpoint, to go on with")
     init_path: str | None = option(None, str, "checkpoint with the first weights")
     profile: bool = option(False, boolean, "time and picture of steps 10 to 12")
-    wandb: bool = option(False, boolean, "record the run with Weights & Biases")
 
     @property
     def norm(self) -> str:
@@ -179,8 +178,6 @@ def parse(argv: Sequence[str]) -> tuple[Settings, list[str]]:
     )
     settings = _complete(settings)
     _check(settings, given)
-    if settings.wandb and not settings.dry_run:
-        check_package("wandb", "wandb")
     return settings, notes
 
 

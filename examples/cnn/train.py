@@ -172,16 +172,6 @@ def train(settings: Settings, plan: Plan, dataset: Dataset, folder: Path) -> Non
     hooks: list[Any] = [LogHook(log, plan, make_schedule(settings, plan))]
     if settings.profile:
         hooks.append(monitoring.StepProfileHook(folder / "profile"))
-    if settings.wandb:
-        hooks.append(
-            monitoring.WandbHook(
-                "tfdist-resnet",
-                every_n_steps=plan.log_interval_steps,
-                name=folder.name,
-                config=vars(settings),
-                directory=folder,
-            )
-        )
     try:
         input_fn = dataset.training.input_fn(
             plan.layout, augment=settings.augment, eight_bit=settings.eight_bit_io

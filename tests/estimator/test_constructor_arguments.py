@@ -50,7 +50,6 @@ CONSTRUCTORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (MultiWorkerStrategy, {}),
     (monitoring.CsvMetricsHook, {"path": "a.csv"}),
     (monitoring.MemoryHook, {}),
-    (monitoring.ProgressBarHook, {}),
     (monitoring.PrometheusHook, {"port": 0}),
     (monitoring.StepProfileHook, {"directory": "profile"}),
     (monitoring.ThroughputHook, {}),

@@ -190,9 +190,8 @@ def test_options_of_other_devices_are_accepted_with_a_line_each() -> None:
 
 @pytest.mark.parametrize(
     ("package", "extra", "given"),
-    [("tqdm", "bert", ()), ("wandb", "wandb", ("--wandb",)),
-     ("matplotlib", "pipeline", ("--profile-dir", "profile"))],
-)  # fmt: skip
+    [("tqdm", "bert", ()), ("matplotlib", "pipeline", ("--profile-dir", "profile"))],
+)
 def test_a_missing_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, package: str, extra: str, given: tuple[str, ...]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Session hooks that report on a training: CSV, memory, progress, Prometheus, profiles, W&B.
+"""Session hooks that report on a training: CSV, memory, Prometheus, throughput, profiles.
 
 Importing this package leaves the choice of `tf.keras` to the program. StepProfileHook, which is for
 sessions alone, is imported when it is used: with it comes the Estimator, which chooses Keras 2.
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfdist.monitoring.csv_metrics import CsvMetricsHook
 from tfdist.monitoring.memory import MemoryHook
-from tfdist.monitoring.progress_bar import ProgressBarHook
 from tfdist.monitoring.prometheus import PrometheusHook
 from tfdist.monitoring.scalars import ScalarsHook
 from tfdist.monitoring.throughput import ThroughputHook
-from tfdist.monitoring.wandb import WandbHook
 
 if TYPE_CHECKING:
     from tfdist.estimator.loop.step_profile_hook import StepProfileHook
@@ -20,12 +18,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CsvMetricsHook",
     "MemoryHook",
-    "ProgressBarHook",
     "PrometheusHook",
     "ScalarsHook",
     "StepProfileHook",
     "ThroughputHook",
-    "WandbHook",
 ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
@@ -229,3 +230,26 @@ def test_a_dry_run_leaves_nothing_on_the_server(
     assert "submitted" not in err
     assert api_server.objects == {}
     assert any("dryRun=All" in request for request in api_server.requests) == (where == "server")
+
+
+def test_the_kustomization_of_the_guide_changes_the_workers_pods(
+    submit: Submit, api_server: ApiServer, tmp_path: Path
+) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "kubernetes.md").read_text()
+    [kustomization] = re.findall(r"```yaml\n(resources: .*?)```", guide, re.DOTALL)
+    (tmp_path / "kustomization.yaml").write_text(kustomization)
+    assert submit("--evaluator", f"--output={tmp_path / 'train.yaml'}")[0] == 0
+    command = ["kubectl", "apply", "--kustomize", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert [kind for _, kind, _ in api_server.objects] == _KINDS["job"]
+    workers, evaluator = (
+        api_server.objects["team-a", "Job", name]["spec"]["template"]
+        for name in ("train", "train-evaluator")
+    )
+    assert workers["metadata"]["labels"]["team"] == "vision"
+    assert workers["spec"]["nodeSelector"] == {"pool": "train"}
+    [container] = workers["spec"]["containers"]
+    assert container["resources"]["limits"] == {"amd.com/gpu": 4}
+    assert container["args"] == ["train.py"] and container["env"]
+    assert "nodeSelector" not in evaluator["spec"]

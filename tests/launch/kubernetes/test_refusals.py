@@ -121,7 +121,6 @@ REFUSALS: list[tuple[list[str], tuple[str, ...]]] = [
         _with("--kind", "trainjob", "--runtime", "shared", "--evaluator"),
         ("--evaluator with --runtime", "Leave --runtime out"),
     ),
-    (_with("--patch", "/no/file.yaml"), ("--patch", "cannot be read", "Name a YAML file")),
 ]
 
 

@@ -105,8 +105,6 @@ def _check_runtime(options: JobOptions) -> None:
     if options.cluster_runtime:
         names, where = _OF_RUN, "--runtime"
     given = [options_of(JobOptions)[name].long_name for name in names if _is_given(options, name)]
-    if options.runtime and any(patch.is_of_pods for patch in options.patches):
-        given.append("--patch with kind Pod or Container")
     if given:
         raise UsageError(
             f"{given[0]} has no effect with {one}. Give it to the command with {where}."

@@ -9,7 +9,6 @@ from typing import Any
 
 from tfdist.cluster.tasks import listed, shown
 from tfdist.launch.errors import UsageError
-from tfdist.launch.kubernetes.patches import PATCHES, Patch, Role
 from tfdist.launch.kubernetes.values import (
     ASSIGNMENT,
     CLAIM_MOUNT,
@@ -72,12 +71,6 @@ class ManifestOptions:
         "with --kind trainjob: use this ClusterTrainingRuntime, which is on the cluster already",
         shown_default="a TrainingRuntime of this run",
     )
-    patch_files: tuple[tuple[Patch, ...], ...] = option(
-        PATCHES,
-        "change the manifests: node selectors, tolerations, labels, other devices ...",
-        "--patch",
-        default=(),
-    )
     output: Path | None = option(
         any_path("FILE"), "write the manifests here", shown_default="stdout"
     )
@@ -99,10 +92,6 @@ class ManifestOptions:
     def verb(self) -> str | None:
         """The verb of kubectl. None submits nothing."""
         return "apply" if self.apply else "create" if self.create else None
-
-    @property
-    def patches(self) -> tuple[Patch, ...]:
-        return tuple(patch for patches in self.patch_files for patch in patches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +166,6 @@ class JobOptions(SizeOptions, ManifestOptions):
         default=1800,
     )
     queue: str | None = option(LABEL, "Kueue's LocalQueue")
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        launcher: tuple[Role, ...] = ("launcher",) if self.engine == "horovod" else ()
-        return ("worker", *launcher, *(("evaluator",) if self.evaluator else ()))
 
 
 def job_options(given: Mapping[str, Any]) -> JobOptions:

@@ -8,15 +8,11 @@ from typing import Any
 import yaml
 
 from tfdist.cluster.environment import START_TIMEOUT
-from tfdist.cluster.tasks import listed
-from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.indexed_job import indexed_job
 from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.mpi_job import mpi_job
-from tfdist.launch.kubernetes.patches import Patch, Role, patched
 from tfdist.launch.kubernetes.pods import (
-    MODELS,
-    checked_patch,
+    Role,
     manifest,
     pod_container,
     pod_selector,
@@ -66,47 +62,10 @@ _MAKERS = {"job": indexed_job, "tfjob": _tf_job, "mpijob": mpi_job, "trainjob": 
 
 
 def manifests(options: JobOptions) -> list[dict[str, Any]]:
-    """Returns the manifests in the order in which they must be submitted.
-
-    If a patch fits none of them, or makes one what Kubernetes does not allow, that is a UsageError.
-    """
+    """Returns the manifests in the order in which they must be submitted."""
     is_guarded = options.has_network_policy and not options.cluster_runtime
     documents = [_network_policy(options)] if is_guarded else []
-    documents += _MAKERS[options.kind](options)
-    for patch in options.patches:
-        documents = _with_patch(documents, patch, options)
-    return documents
-
-
-def _with_patch(
-    documents: list[dict[str, Any]], patch: Patch, options: JobOptions
-) -> list[dict[str, Any]]:
-    if patch.is_of_pods:  # `pod_template` has applied it.
-        if not any(patch.fits_pods(role) for role in options.roles):
-            raise UsageError(
-                f"{patch}: this run has no such pods, only {listed(options.roles)}. "
-                "Write one of these, or no name."
-            )
-        return documents
-    if not any(patch.fits(document) for document in documents):
-        names = [f"{one['kind']} {one['metadata']['name']}" for one in documents]
-        raise UsageError(
-            f"{patch}: there is no such manifest, only {listed(names)}. Change kind or name; "
-            "kinds Pod and Container stand for the pods of all."
-        )
-    return [_patched(one, patch) if patch.fits(one) else one for one in documents]
-
-
-def _patched(document: dict[str, Any], patch: Patch) -> dict[str, Any]:
-    version = patch.changes.get("apiVersion", document["apiVersion"])
-    if version != document["apiVersion"]:
-        raise UsageError(
-            f"{patch}: its apiVersion is {version}, and the manifest has {document['apiVersion']}. "
-            "Write that, or none."
-        )
-    changed = patched(document, patch)
-    model = MODELS.get(patch.kind)
-    return checked_patch(model, changed, patch) if model else changed
+    return documents + _MAKERS[options.kind](options)
 
 
 def to_yaml(documents: list[dict[str, Any]]) -> str:

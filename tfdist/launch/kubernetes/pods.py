@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from kubeflow_trainer_api import models
 
@@ -19,9 +19,9 @@ from tfdist.cluster.instance_variables import (
     HAS_EVALUATOR,
     NUM_LOCAL_REPLICAS,
 )
-from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.job_options import JobOptions
-from tfdist.launch.kubernetes.patches import CONTAINER, Patch, Role, patched
+
+Role = Literal["worker", "evaluator", "launcher"]
 
 _GPU = "nvidia.com/gpu"
 _SHARED_MEMORY = "shared-memory"
@@ -34,7 +34,7 @@ _INDEX = "JOB_COMPLETION_INDEX"
 _NAMESPACE = "POD_NAMESPACE"
 
 # The models of the kinds that have one, and of pods.
-MODELS = {
+_MODELS = {
     "ClusterTrainingRuntime": "TrainerV1alpha1ClusterTrainingRuntime",
     "Job": "IoK8sApiBatchV1Job",
     "Service": "IoK8sApiCoreV1Service",
@@ -69,7 +69,7 @@ def manifest(
         labels["kueue.x-k8s.io/queue-name"] = options.queue
     metadata = present(name=name or options.name, namespace=options.namespace, labels=labels)
     document = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-    return checked(MODELS[kind], document) if kind in MODELS else document
+    return checked(_MODELS[kind], document) if kind in _MODELS else document
 
 
 def run_labels(options: JobOptions) -> dict[str, str]:
@@ -129,10 +129,9 @@ def pod_template(
     role: Role = "worker",
     restart: str | None = "Never",
 ) -> dict[str, Any]:
-    """Returns the template of pods with the given container, with the user's patches.
+    """Returns the template of pods with the given container.
 
-    `restart` is None if an operator sets it. A patch that makes them what Kubernetes does not allow
-    is a UsageError.
+    `restart` is None if an operator sets it.
     """
     spec = present(
         restartPolicy=restart,
@@ -147,21 +146,7 @@ def pod_template(
     # needs no addresses of other services.
     spec["terminationGracePeriodSeconds"] = options.grace_s
     spec |= {"automountServiceAccountToken": False, "enableServiceLinks": False}
-    template = checked(_POD_MODEL, {"metadata": {"labels": run_labels(options)}, "spec": spec})
-    for patch in options.patches:
-        if patch.fits_pods(role):
-            template = _with_patch(template, patch)
-    return template
-
-
-def _with_patch(template: dict[str, Any], patch: Patch) -> dict[str, Any]:
-    if patch.kind == CONTAINER:
-        (container,) = template["spec"]["containers"]
-        spec = {**template["spec"], "containers": [patched(container, patch)]}
-        changed = {**template, "spec": spec}
-    else:
-        changed = patched(template, patch)
-    return checked_patch(_POD_MODEL, changed, patch)
+    return checked(_POD_MODEL, {"metadata": {"labels": run_labels(options)}, "spec": spec})
 
 
 def _volumes(options: JobOptions, container: dict[str, Any]) -> list[dict[str, Any]]:
@@ -310,15 +295,6 @@ def checked(model: str, document: dict[str, Any]) -> dict[str, Any]:
     if unlike is not None:
         raise ValueError(f"{model} has no such field or value: {unlike}")
     return document
-
-
-def checked_patch(model: str, document: dict[str, Any], patch: Patch) -> dict[str, Any]:
-    """Validates a document that a patch has changed, as `checked` does, with a UsageError."""
-    try:
-        return checked(model, document)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:  # What the models raise.
-        reason = " ".join(str(error).split())
-        raise UsageError(f"{patch}: {reason[:300]}. Fix this field.") from None
 
 
 def _first_difference(written: Any, read: Any, place: str = "") -> str | None:

@@ -11,8 +11,8 @@ from typing import Any
 from tfdist.launch.kubernetes.indexed_job import failure_policy
 from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.mpi_job import key_folder, launcher_container, sshd_container
-from tfdist.launch.kubernetes.patches import Role
 from tfdist.launch.kubernetes.pods import (
+    Role,
     addresses,
     deadline,
     evaluator_container,
