@@ -86,9 +86,9 @@ class _ExceptHook:
             self.error = error
             _say_leaving()
         line, code = None, None
-        told = _told(error)
-        if told is not None:
-            line, code = f"{type(told).__name__}: {told}", told.exit_code
+        shown = _error_to_show(error)
+        if shown is not None:
+            line, code = f"{type(shown).__name__}: {shown}", shown.exit_code
         elif isinstance(error, KeyboardInterrupt):
             # Started by hand, Python ends itself by the signal, which ends a shell's loop as well.
             line, code = "Interrupted.", INTERRUPTED if is_launched() else None
@@ -100,7 +100,7 @@ class _ExceptHook:
             sys.exit(code)  # Python takes the exit code from an error of the hook itself.
 
 
-def _told(error: BaseException) -> OneLineError | None:
+def _error_to_show(error: BaseException) -> OneLineError | None:
     """Returns an error for one line; also one that Keras has copied into another, and hidden."""
     hidden = error.__context__ if error.__suppress_context__ else None
     if isinstance(error, OneLineError):
