@@ -14,6 +14,7 @@ AGREED = {
     "an epoch more": "fit has 3 epochs on worker 0 and 4 on worker 1",
     "stop in an epoch": 3,  # Worker 0 was in the next step already.
     "lengths": "fit has 5 steps in an epoch on worker 0 and 6 on worker 1",
+    "another loss": "the model has the loss mse on worker 0 and mae on worker 1",
     "all stop in an epoch": 2,
 }
 

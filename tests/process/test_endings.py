@@ -61,6 +61,12 @@ def test_an_error_for_the_user_is_one_line_with_its_exit_code_and_what_is_regist
     assert ended.stderr == f"{error}: the fix\n"
 
 
+def test_an_error_that_a_library_copies_into_another_one_is_one_line_as_well(end: Any) -> None:
+    copied = "raise RuntimeError(f'in a layer: {error}') from None"
+    ended = end(f"try:\n  raise ClusterError('the fix')\nexcept ValueError as error:\n  {copied}")
+    assert (ended.returncode, ended.stderr) == (2, "ClusterError: the fix\n")
+
+
 def test_each_error_for_the_user_has_its_exit_code() -> None:
     codes = {ClusterError: 2, RendezvousError: 2, AbsentWorkerError: 200}
     codes |= {PortTakenError: 201, WorkerLostError: 200}

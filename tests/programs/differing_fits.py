@@ -49,7 +49,7 @@ def train(strategy: Any, way: str) -> Any:
     is_other = find_instance().index == 1
     with strategy.scope():
         model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mae" if is_other and way == "another loss" else "mse")
     epochs = EPOCHS + is_other * {"an epoch more": 1, "an epoch fewer": -1}.get(way, 0)
     batches = BATCHES + (is_other and way == "lengths")
     model.fit(data(batches), epochs=epochs, verbose=0, callbacks=[Differs(way, is_other)])

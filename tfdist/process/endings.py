@@ -107,9 +107,9 @@ class _ExceptHook:
             self.error = error
             _say_leaving()
         line, code = None, None
-        known = _one_line_of(error)
-        if known is not None:
-            line, code = f"{type(known).__name__}: {known}", known.exit_code
+        shown = _error_to_show(error)
+        if shown is not None:
+            line, code = f"{type(shown).__name__}: {shown}", shown.exit_code
         elif isinstance(error, KeyboardInterrupt):
             # Started by hand, Python ends itself by the signal, which ends a shell's loop as well.
             line, code = "Interrupted.", INTERRUPTED if is_launched() else None
@@ -121,7 +121,7 @@ class _ExceptHook:
             sys.exit(code)  # Python takes the exit code from an error of the hook itself.
 
 
-def _one_line_of(error: BaseException) -> OneLineError | None:
+def _error_to_show(error: BaseException) -> OneLineError | None:
     """Returns an error for one line; also one that Keras has copied into another, and hidden."""
     hidden = error.__context__ if error.__suppress_context__ else None
     if isinstance(error, OneLineError):

@@ -106,8 +106,9 @@ class PeerWatch:
         if self._is_over.wait(_FAILURE_DELAY_S if loss.is_failure else _NEWS_DELAY_S):
             return
         assert self.membership is not None
-        if loss.is_failure and not self.membership.states()[loss.index].failure:
-            self._is_busy.release()  # It trains again.
+        failure = self.membership.states()[loss.index].failure if loss.is_failure else loss.line
+        if not failure or failure not in loss.line:
+            self._is_busy.release()  # It trains again, or has failed again since.
             return
         self._lost = loss
         if self.interrupt is None and not loss.is_difference:

@@ -52,6 +52,9 @@ _READS_NO_BATCH = {
     "TensorBoard": "update_freq",
 }
 
+# The most bytes of the names of a model's losses that are compared.
+_LOSS_BYTES = 160
+
 
 def tfdist_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
     """Returns the first and the last callback of a list; those in `given` are between them.
@@ -139,7 +142,7 @@ def _synchronize_in(kind: str) -> None:
 
 
 class FitsDifferError(OneLineError, ValueError):
-    """The workers' calls of `fit` have other epochs, or other numbers of steps."""
+    """The workers' calls of `fit` have other epochs, other numbers of steps, or another loss."""
 
 
 class AfterOthers:
@@ -167,6 +170,7 @@ class AfterOthers:
         with needs_all_workers("the start of fit"):
             if run is not None:
                 _compare(run, epochs, steps, reducer.collectives)
+                _compare_losses(self.model, reducer.collectives)
             if run is not None:
                 run.snapshots = self._make_snapshots(run)
                 if run.snapshots is not None:
@@ -295,6 +299,33 @@ def _compare(run: FitRun, epochs: int, steps: int | None, collectives: Any) -> N
                 f"{other}: it must have as many on all. Give all workers the same epochs, and "
                 "datasets of equal lengths."
             )
+
+
+def _compare_losses(model: Any, collectives: Any) -> None:
+    """Checks that the models of all workers have the same loss. A collective.
+
+    Raises:
+      FitsDifferError: On every worker, if they do not.
+    """
+    own = _loss_names(getattr(model, "loss", None)).encode()[:_LOSS_BYTES].ljust(_LOSS_BYTES)
+    message = tf.constant([[*own]], tf.int64)
+    rows = collectives.gather(message, "losses", same_rows=True).numpy().tolist()
+    names = [bytes(row).decode(errors="replace").strip() for row in rows]
+    other = next((worker for worker, name in enumerate(names) if name != names[0]), None)
+    if other is not None:
+        raise FitsDifferError(
+            f"the model has the loss {names[0]} on worker 0 and {names[other]} on worker {other}: "
+            "all workers must compile it with the same loss."
+        )
+
+
+def _loss_names(loss: Any) -> str:
+    """Returns the names of a model's losses, without numbers that a process adds to names."""
+    if isinstance(loss, Mapping):
+        return ", ".join(f"{key}: {_loss_names(loss[key])}" for key in sorted(loss, key=str))
+    if isinstance(loss, list | tuple):
+        return ", ".join(map(_loss_names, loss))
+    return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
 
 
 def _sees_batches(callbacks: Any, callback: Any) -> bool:
