@@ -134,7 +134,7 @@ class KerasStep:
     rows: Sequence[tf.Tensor] | None = None
     shares: Sequence[tf.Tensor] | None = None
     total_rows: tf.Tensor | None = None
-    losses: Sequence[ReplicaLosses] = (ReplicaLosses(),)
+    losses: Sequence[ReplicaLosses] = ()
     assignments: list[Assignment] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
 

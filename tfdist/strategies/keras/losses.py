@@ -142,10 +142,11 @@ def adapt_tapes() -> None:
         target: Any,
         sources: Any,
         output_gradients: Any = None,
+        *args: Any,
         **kwargs: Any,
     ) -> Any:
         if loss_step() is None or own_losses().calls or not _has_variables(sources):
-            return gradient(self, target, sources, output_gradients, **kwargs)
+            return gradient(self, target, sources, output_gradients, *args, **kwargs)
         if not own_losses().has_scaled:
             own_losses().targets.extend(tf.nest.flatten(target))
         elif output_gradients is None:
@@ -156,7 +157,7 @@ def adapt_tapes() -> None:
             output_gradients = tf.nest.map_structure(
                 lambda one: tf.cast(own_share(), one.dtype) * one, output_gradients
             )
-        return gradient(self, target, sources, output_gradients, **kwargs)
+        return gradient(self, target, sources, output_gradients, *args, **kwargs)
 
     tf.GradientTape.gradient.is_of_tfdist = True
 
@@ -191,6 +192,10 @@ def _mean_weight(weights: Any) -> tf.Tensor:
     total = tf.reduce_sum(tf.cast(weights, tf.float32))
     numbers = sum_over_replicas(tf.stack([total, tf.cast(tf.size(weights), tf.float32)]))  # [2]
     return tf.math.divide_no_nan(numbers[0], numbers[1])
+
+
+def _has_rank(values: Any) -> bool:
+    return tf.convert_to_tensor(values).shape.rank != 0
 
 
 def _of_one_number(value: tf.Tensor) -> tf.Tensor:
@@ -285,8 +290,8 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
     def weigh_over_all(
         reduce: Any, values: Any, sample_weight: Any = None, mask: Any = None, **options: Any
     ) -> Any:
-        is_number = values.shape.rank == 0 and sample_weight is not None
-        if loss_step() is None or not is_number or options.get("reduction") not in _MEANS:
+        is_mean = options.get("reduction") in _MEANS
+        if loss_step() is None or sample_weight is None or not is_mean or _has_rank(values):
             return reduce(values, sample_weight, mask, **options)
         loss = reduce(values, None, None, **options)  # The weights are those of the rows.
         return loss * tf.cast(_mean_weight(sample_weight), loss.dtype)
@@ -363,8 +368,8 @@ def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
     def weigh_over_all(
         compute: Any, losses: Any, sample_weight: Any = None, *args: Any, **options: Any
     ) -> Any:
-        is_number = losses.shape.rank == 0 and sample_weight is not None
-        if loss_step() is None or not is_number or options.get("reduction") not in _MEANS:
+        is_mean = options.get("reduction") in _MEANS
+        if loss_step() is None or sample_weight is None or not is_mean or _has_rank(losses):
             return compute(losses, sample_weight, *args, **options)
         loss = compute(losses, None, *args, **options)  # The weights are those of the rows.
         return loss * tf.cast(_mean_weight(sample_weight), loss.dtype)
