@@ -187,6 +187,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("run --import-config binary", ["not YAML text in UTF-8", "For example"]),
     ("run --import-config unclosed.yaml", ["not YAML", "line 2", "For example"]),
     ("run --import-config list.yaml", ["holds a list", "options with values", "For example"]),
+    ("run --import-config /dev/null", ["it is a pipe", "a regular file", "Write the options"]),
     ("run --import-config empty.yaml", ["holds nothing", "options with values", "For example"]),
     ("run --import-config unknown.yaml", ['"num-instnces"', 'Did you mean "num-instances"?']),
     (
@@ -248,6 +249,7 @@ def check(message: str, phrases: list[str]) -> None:
     assert [phrase for phrase in phrases if phrase not in message] == [], message
     assert len(message.rstrip("\n").splitlines()) <= 2, message
     assert "Traceback" not in message
+    assert message.count("is not a host") <= 1
 
 
 @pytest.mark.usefixtures("nothing_starts", "within_the_limit", "in_a_folder_with_files")
