@@ -340,7 +340,7 @@ _HOOKS = r"Hooks must be a SessionRunHook, given: 'hook'"
             "train",
             {"steps": 4, "saving_listeners": [1]},
             TypeError,
-            "must be `CheckpointSaverListener` instances, given: 1",
+            "must be a list of CheckpointSaverListener, given: 1",
         ),
         (
             "train",

@@ -3,20 +3,20 @@
 import sys
 from typing import Any
 
-# Keras does without these, and starts faster.
-sys.modules.update(dict.fromkeys(("pandas", "PIL", "scipy")))
+if __name__ == "__main__":  # Keras does without these, and starts faster.
+    sys.modules.update(dict.fromkeys(("pandas", "PIL", "scipy")))
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import keras
+import numpy as np
+import tensorflow as tf
 
-from tfdist.cluster.instances import find_instance  # noqa: E402
-from tfdist.cluster.rendezvous import collective_calls  # noqa: E402
-from tfdist.strategies import strategy_for_run  # noqa: E402
-from tfdist.strategies.keras.callbacks import FitsDifferError  # noqa: E402
+from tfdist.cluster.instances import find_instance
+from tfdist.cluster.rendezvous import collective_calls
+from tfdist.strategies import strategy_for_run
+from tfdist.strategies.keras.callbacks import FitsDifferError
 
-collective_calls._SETTLED_S = 1.0  # of 3
-BATCHES, EPOCHS = 5, 3
+BATCHES = 5
+EPOCHS = 3
 
 
 def data(batches: int) -> Any:
@@ -70,4 +70,5 @@ def train_all(ways: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    collective_calls._SETTLED_S = 1.0  # of 3
     train(strategy_for_run(), sys.argv[1])

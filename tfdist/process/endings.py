@@ -32,6 +32,9 @@ COMES_AGAIN = "A restart from the last checkpoint would end in the same way"
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
+# What other workers hear of one whose program ends while it trains, without an error.
+ENDED_INSIDE = "the program ended inside of fit"
+
 
 class OneLineError(Exception):
     """An error whose message is all that the user needs; it is shown without a stack.

@@ -246,7 +246,7 @@ def test_an_evaluator_waits_for_a_whole_checkpoint(trained: tfe.Estimator, numbe
     cut_short(folder, 6)
     first = evaluator.evaluate()
     assert first is not None and first.metrics["global_step"] == 4
-    assert evaluator.evaluate() is None
+    assert evaluator.evaluate().metrics is None
     for name, content in contents.items():  # As if it had only not come through yet.
         (folder / name).write_bytes(content)
     second = evaluator.evaluate()
@@ -254,7 +254,7 @@ def test_an_evaluator_waits_for_a_whole_checkpoint(trained: tfe.Estimator, numbe
     for step in (0, 2, 4, 6):
         empty(folder, step)
     (folder / "model.ckpt-6.index").write_bytes(b"x")
-    assert Evaluator(trained, spec, max_steps=8).evaluate() is None
+    assert Evaluator(trained, spec, max_steps=8).evaluate().metrics is None
 
 
 # Starting from another model's variables.

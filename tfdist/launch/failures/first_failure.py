@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tfdist.launch.failures.failure import FailureKind
+from tfdist.process.endings import ENDED_INSIDE
 from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES, TOOK_TOO_LONG, shell_code
 
 # What a worker prints that ends since the training of another one has failed.
@@ -84,7 +85,7 @@ def failed_training(ends: Iterable[WorkerEnd]) -> Verdict | None:
     """
     for end in ends:
         found = _FAILED_TRAINING.search(end.error) if has_lost_another(end) else None
-        if found is not None:
+        if found is not None and not found["error"].startswith(ENDED_INSIDE):
             worker = int(found["worker"])
             return Verdict(exit_code=1, worker=worker, kind="caught", detail=found["error"])
     return None

@@ -22,7 +22,7 @@ from tfdist.cluster import PeerWatch, WorkerLostError
 from tfdist.cluster.rendezvous.collective_calls import END
 from tfdist.cluster.rendezvous.peer_state import CallClock
 from tfdist.cluster.rendezvous.peer_watch import ProgramsDifferError
-from tfdist.process.endings import end_now, ending_error, named
+from tfdist.process.endings import ENDED_INSIDE, end_now, ending_error, named
 from tfdist.process.progress_file import find_progress_file, in_phase
 from tfdist.strategies.lost_workers import lost_workers_named, translate
 from tfdist.strategies.worker_strategy import WorkerStrategy
@@ -138,7 +138,7 @@ def _note_loop(*, is_own: bool) -> None:
 def _describe(error: BaseException) -> str:
     error = named(error)
     if isinstance(error, SystemExit):
-        return f"the program ended inside of fit, with exit code {error.code or 0}"
+        return f"{ENDED_INSIDE}, with exit code {error.code or 0}"
     return f"{type(error).__name__}: {error}".rstrip(".")
 
 
