@@ -12,6 +12,7 @@ KNOWN: dict[str, str] = {
     "sparse_features_of_keras_3": "a replica without rows ends in a stack",
     "sparse_features": "a replica without rows is refused, in a line",
     "loss_ctc": "a replica without rows ends in a stack",
+    "tf_keras * optimizer_nadam": "it counts traces of a function, and in plain Keras eager steps",
 }
 
 

@@ -458,7 +458,7 @@ def learning_rate_set_between_fits(bench: Bench) -> Found:
     return bench.trained(model, _data(), epochs=2)
 
 
-@program(differs=("weight",))
+@program(differs=("",))
 def mixed_float16(bench: Bench) -> Found:
     """Numbers that float16 holds exactly: its sums are those of any order."""
     policies = bench.keras.mixed_precision
