@@ -205,7 +205,8 @@ def test_loading_the_plugin_imports_little_else_of_tfdist() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True
     )
-    assert {name for name in done.stdout.split() if name.startswith("tfdist")} == {
+    imported = {name for name in done.stdout.split() if name.startswith("tfdist")}
+    assert imported - {"tfdist_horovod_keras"} == {  # which Python's start may read, with Horovod
         *("tfdist", "tfdist.process", "tfdist.process.horovod_keras", "tfdist.process.open_mpi"),
         *("tfdist.testing", "tfdist.testing.pytest_plugin"),
     }
