@@ -217,6 +217,21 @@ def asks_before_each_batch(dataset: Any, asks: bool) -> None:
     dataset._enable_get_next_as_optional = asks
 
 
+def plain_iterator(iterator: Any) -> Any:
+    """Returns the iterator of this worker's dataset, if a distributed one has the same elements.
+
+    A function takes it in a third of the time. A value of another kind is returned as it is.
+    """
+    if not isinstance(iterator, input_lib.DistributedIterator):
+        return iterator
+    is_plain = not (
+        iterator._enable_get_next_as_optional
+        or len(iterator._iterators) > 1
+        or input_lib._should_use_multi_device_iterator(iterator._options)
+    )
+    return iterator._iterators[0]._iterator if is_plain else iterator
+
+
 class ProfiledOp(NamedTuple):
     """An op that TensorFlow's profiler has seen; times are in microseconds."""
 

@@ -1,7 +1,9 @@
 """The logs of `fit` that are combined over all replicas: in which steps, and of which rows."""
 
+import cProfile
 import importlib
 import os
+import re
 import signal
 from collections.abc import Callable
 from functools import cache
@@ -104,6 +106,38 @@ def test_a_callback_gets_the_logs_of_all_rows_in_each_step(
     expected = _alone(library)
     assert len(expected) == len({tuple(logs) for logs in expected}) == STEPS
     np.testing.assert_allclose([list(logs.values()) for logs in seen], expected, atol=1e-6)
+
+
+def _calls_of_ten_steps(library: str, strategy: Any) -> dict[str, int]:
+    """Returns how often TensorFlow is called, and a tensor is read, in ten steps of `fit`."""
+    base, profile = importlib.import_module(library).callbacks.Callback, cProfile.Profile()
+
+    class Counts(base):  # type: ignore[misc]
+        _supports_tf_logs = True  # Else tf_keras reads the loss for it.
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 10:
+                profile.enable()
+            elif batch == 20:
+                profile.disable()
+
+    _fit(library, [Counts()], x=np.tile(X, (5, 1)), y=np.tile(Y, (5, 1)), strategy=strategy)
+    calls: Any = [one for one in profile.getstats() if isinstance(one.code, str)]
+    names = ("TFE_Py_FastPathExecute", "TFE_Py_Execute", "_numpy_internal")
+    counts = {
+        name: sum(one.callcount for one in calls if re.search(rf"\b{name}\b", one.code))
+        for name in names
+    }
+    return counts
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_step_calls_tensorflow_no_more_often_than_in_plain_keras(library: str) -> None:
+    plain = _calls_of_ten_steps(library, tf.distribute.get_strategy())
+    ours = _calls_of_ten_steps(library, LocalStrategy(2))
+    assert plain["TFE_Py_Execute"] == 10
+    # One more tensor is read, which is on the host.
+    assert ours == {**plain, "_numpy_internal": plain["_numpy_internal"] + 10}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -29,7 +29,6 @@ from tfdist.strategies.eager.run import needs_all_workers, training
 from tfdist.strategies.eager.step import NOW, loss_in
 from tfdist.strategies.keras.fit_profile import profile_of_run
 from tfdist.strategies.keras.snapshots import FitSnapshots
-from tfdist.strategies.keras.step_results import OwnResults
 from tfdist.strategies.saving.stop_limit import StopLimit
 from tfdist.strategies.stop_signals import (
     NUM_REQUESTS,
@@ -71,6 +70,7 @@ class FitRun:
     Attributes:
       combines: Whether the coming step combines its logs; equal on all workers.
       logs: The last logs that were combined.
+      loss: The loss in them; None if they have none.
       num_workers: The number of workers.
       is_first: Whether this is worker 0.
       resumed: Where an interrupted `fit` was: the epoch, from 0, and the steps done in it; None if
@@ -104,6 +104,7 @@ class FitRun:
         self._logs_at_s = time.monotonic()  # The first step combines its logs.
         self.combines = True
         self.logs: Any = None
+        self.loss: float | None = None
         self.snapshots: FitSnapshots | None = None
         self.stop_limit = StopLimit()
         self.wants_stop = self.stops = False
@@ -225,19 +226,18 @@ class FitRun:
         """Notes the logs of a step that has combined them; returns the last that were combined."""
         if self.combines:
             self.logs, self._logs_at_s = logs, time.monotonic()
+            loss = loss_in(logs)
+            self.loss = None if loss is None else float(loss)
         return self.logs
 
-    def end_step(
-        self, num_steps: int, loss: float | None, sums: Sequence[float], results: OwnResults
-    ) -> None:
+    def end_step(self, num_steps: int, sums: Sequence[float], examples: float) -> None:
         """Notes the end of a call, and leaves the training if a worker got a stop signal.
 
         Args:
           num_steps: The steps that the call has made.
-          loss: The loss over all replicas; None if the logs have none.
           sums: The sums over the workers: NUM_OF_STEP numbers, then for each worker whether its
             loss is NaN: in this step if it has combined its logs, else in the step before.
-          results: Where the rows that this worker has trained on in this `fit` are counted.
+          examples: The rows that this worker has trained on in this `fit`.
         """
         self._step += num_steps
         self._steps_done += num_steps
@@ -251,10 +251,10 @@ class FitRun:
         if sums[_STOPS] > 0:
             self._model.stop_training = self.stops = True
         if self._file is not None:
-            shown = math.nan if loss is None else loss
-            examples = self._examples_before + results.examples()
+            shown = math.nan if self.loss is None else self.loss
+            examples += self._examples_before
             self._file.step_ends(step=self._step, loss=shown, examples=examples)
-        if any(flags) or (loss is not None and math.isnan(loss)):
+        if any(flags) or (self.loss is not None and math.isnan(self.loss)):
             self._name_nan(flagged_step, flags)
         order = order_in(sums[:NUM_REQUESTS])
         if order is None:

@@ -33,7 +33,7 @@ from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
 from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
 from tfdist.strategies.eager.run import needs_all_workers
-from tfdist.strategies.eager.step import KerasStep, keras_step, loss_in, sum_over_replicas
+from tfdist.strategies.eager.step import KerasStep, keras_step, sum_over_replicas
 from tfdist.strategies.keras.backups import adapt_backups
 from tfdist.strategies.keras.callbacks import (
     send_files_elsewhere,
@@ -49,6 +49,7 @@ from tfdist.strategies.keras.metrics import adapt_metrics
 from tfdist.strategies.keras.optimizers import adapt_optimizers
 from tfdist.strategies.keras.saving import adapt_saving
 from tfdist.strategies.keras.step_results import CombinedLogs, OwnResults, PredictedRows
+from tfdist.strategies.private_runtime import plain_iterator
 from tfdist.strategies.values.replica_context import is_in_replica, replica_in_sync
 
 _PREDICT = "tfdist_predict_on_batch"  # The function of a model that predicts one batch.
@@ -246,6 +247,11 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
     results = logs_of_all or OwnResults()
     looks_at_loss = not is_alone and not is_of_keras(type(model).train_step)
 
+    # tf_keras changes the number for an epoch's last steps, and where it looks for the best one.
+    makes_one_step = (
+        _steps_per_call(model) == 1
+        and getattr(model, "autotune_steps_per_execution", False) is False
+    )
     notes = _Notes()
 
     def train(iterator: Any) -> Any:
@@ -265,27 +271,23 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
                     is_training=True, results=results, rows_may_differ=inspect.isgenerator(iterator)
                 ),
             ):
-                return function(iterator)
+                return results.take(function(plain_iterator(iterator)))
         results.begin_run(run)
-        num_steps = _steps_per_call(model)
+        num_steps = 1 if makes_one_step else _steps_per_call(model)
         requests = run.own_requests(num_steps)
         if logs_of_all is not None:
             run.combines |= logs_of_all.combines_always
             logs_of_all.set_requests(requests)
             logs_of_all.set_combines(run.combines)
         with run.step(num_steps), keras_step(is_training=True, results=results) as step:
-            logs = run.note_logs(function(iterator))
+            logs = run.note_logs(results.take(function(plain_iterator(iterator))))
             if looks_at_loss and any(losses.targets for losses in step.losses):
                 _warn_of_own_loss(model, strategy.num_replicas_in_sync)
             notes.log(step)
             looks_at_loss = False
-            loss = loss_in(logs)
-            loss = None if loss is None else float(loss)
-        if logs_of_all is None:
-            sums = [*requests[:-1], 1.0, loss is not None and math.isnan(loss)]
-        else:
-            sums = logs_of_all.sums()
-        run.end_step(num_steps, loss, sums, results)
+        is_nan = run.loss is not None and math.isnan(run.loss)
+        sums = [*requests[:-1], 1.0, is_nan] if logs_of_all is None else logs_of_all.sums
+        run.end_step(num_steps, sums, results.examples)
         return logs
 
     return train
@@ -330,7 +332,7 @@ def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> A
             needs_all_workers("evaluate"),
             keras_step(results=logs_of_all, rows_may_differ=may_differ),
         ):
-            return function(iterator)
+            return function(plain_iterator(iterator))
 
     return test
 
@@ -341,7 +343,7 @@ def _predict_function(model: Any, strategy: Any, function: Callable[..., Any]) -
 
     def predict(data: Any) -> Any:
         with needs_all_workers("predict"), keras_step(has_loss=False, results=rows_of_all):
-            return function(data)
+            return function(plain_iterator(data))
 
     return predict
 

@@ -2,6 +2,9 @@
 
 The messages are part of the step's function, so they overlap with the update of the weights. Every
 worker traces the same ones.
+
+A train step's function returns numbers for `fit` beside its logs, under a key that `take` removes:
+one small tensor on the host, so that `fit` need not read variables, nor wait for a device.
 """
 
 from __future__ import annotations
@@ -25,20 +28,50 @@ _ADDED_UP = (
 )
 
 
+# The key of the numbers for `fit` in a train step's logs.
+_NUMBERS = "tfdist_numbers"
+
+
 class OwnResults:
-    """The results of the steps of a process that is alone; it counts the rows of train steps."""
+    """The results of the steps of a process that is alone; it counts the rows of train steps.
+
+    Attributes:
+      examples: The rows that this worker has trained on in the current `fit`, after `take`.
+    """
 
     has_message = False
 
     def __init__(self) -> None:
         self._run: Any = None  # The call of `fit` in which rows are counted.
         self._examples: Any = None
+        self.examples = 0.0
 
     def begin(self) -> None:
         """Does nothing: results stay as they are."""
 
     def __call__(self, results: Any) -> Any:
+        """Returns the results, and a train step's numbers for `fit`, in the step's function."""
+        if self._examples is None or not isinstance(results, dict):
+            return results
+        return {**results, _NUMBERS: self._numbers()}
+
+    def take(self, results: Any) -> Any:
+        """Takes the numbers out of what a train step's function has returned; returns the logs."""
+        if isinstance(results, dict) and _NUMBERS in results:
+            results = dict(results)
+            self._receive_numbers(results.pop(_NUMBERS).numpy().tolist())
+        else:
+            self._receive_numbers(self._numbers().numpy().tolist())
         return results
+
+    def _numbers(self) -> tf.Tensor:
+        """Returns the numbers for `fit`: float64 [1], on the host."""
+        with tf.device(HOST):
+            examples = tf.zeros([], tf.float64) if self._examples is None else self._examples
+            return tf.reshape(examples, [1])
+
+    def _receive_numbers(self, numbers: list[float]) -> None:
+        (self.examples,) = numbers
 
     def count(self, rows: Sequence[tf.Tensor]) -> None:
         """Counts the rows of each replica of this worker, int32 scalars, in a train step."""
@@ -54,10 +87,6 @@ class OwnResults:
             self._run = run
             if self._examples is not None:
                 self._examples.assign(0.0)
-
-    def examples(self) -> float:
-        """Returns the rows that this worker has trained on in the current `fit`."""
-        return 0.0 if self._examples is None else float(self._examples.numpy())
 
     def message(self) -> tf.Tensor:
         """Returns an empty message."""
@@ -98,6 +127,9 @@ class CombinedLogs(OwnResults):
 
     Attributes:
       combines_always: Whether a step that was traced combines whatever `set_combines` says.
+      sums: The sums over the workers in the last step, after `take`: the requests', then for each
+        worker 1.0 if its own loss was NaN. The NaN flags are one step old if this step did not
+        combine the metrics.
     """
 
     def __init__(self, model: Any, strategy: Any, num_requests: int = 0) -> None:
@@ -108,6 +140,7 @@ class CombinedLogs(OwnResults):
         self._own = [0.0] * num_requests
         self._combines_now = True
         self.combines_always = False
+        self.sums: list[float] = []
         workers = strategy.extended.collectives.num_workers
         self._results: list[tuple[Any, Any, Any]] = []  # A tensor, its metric, the key in a dict.
         self._noted: list[tuple[Any, Any]] = []  # A metric, and its attribute `result`.
@@ -131,13 +164,14 @@ class CombinedLogs(OwnResults):
             self._combines_now = combines
             self._combines.assign(combines)
 
-    def sums(self) -> list[float]:
-        """Returns the sums over the workers in the last step.
+    def _numbers(self) -> tf.Tensor:
+        """Returns the numbers for `fit`: float64 [1 + requests + workers], on the host."""
+        with tf.device(HOST):
+            sums = tf.cast(tf.concat([self._sums, self._nans], axis=0), tf.float64)
+            return tf.concat([super()._numbers(), sums], axis=0)
 
-        [summed requests, then for each worker 1.0 if its own loss was NaN]. The NaN flags are one
-        step old if this step did not combine the metrics.
-        """
-        return [*self._sums.numpy().tolist(), *self._nans.numpy().tolist()]
+    def _receive_numbers(self, numbers: list[float]) -> None:
+        self.examples, *self.sums = numbers
 
     def message(self) -> tf.Tensor:
         """Returns [requests and workers], what gradients take along."""
@@ -197,8 +231,8 @@ class CombinedLogs(OwnResults):
 
         if others or not is_sent:
             self.combines_always = True
-            return of_all_rows()
-        return tf.cond(self._combines, of_all_rows, left_out)
+            return super().__call__(of_all_rows())
+        return super().__call__(tf.cond(self._combines, of_all_rows, left_out))
 
     def begin(self) -> None:
         """Begins to note which metric each result is of."""
