@@ -9,7 +9,7 @@ are not affected.
     CallbackList                statistics are made equal; only the chief writes files and a bar
     losses                      a replica counts by its share of the rows (`eager.step`)
     optimizers                  gradients are reduced first, in Keras 3 before they are clipped and
-                                checked (`optimizers`)
+                                checked (`optimizers`), and variables updated in one pass
 
 Private names: of both `Model._flatten_layers`; of Keras 3 `_initial_epoch`, `_symbolic_build`,
 the method of `_BUILD`, and `_moments` of its batch norm; of tf_keras `RandomGenerator`, and
@@ -43,6 +43,7 @@ from tfdist.strategies.keras.callbacks import (
 )
 from tfdist.strategies.keras.extension import extends, is_of_keras, strategy_of, strategy_of_scope
 from tfdist.strategies.keras.fit import NUM_OF_STEP, current_fit, fit_run
+from tfdist.strategies.keras.fused_updates import fuse_updates
 from tfdist.strategies.keras.input import adapt_input, batch_spec
 from tfdist.strategies.keras.losses import adapt_compute_loss, adapt_losses, adapt_tapes
 from tfdist.strategies.keras.metrics import adapt_metrics
@@ -83,6 +84,7 @@ def adapt_keras() -> None:
         if is_keras_3 and not hasattr(library.Variable, "synchronization"):
             _refuse_models(library)
             continue
+        fuse_updates(library, is_keras_3=is_keras_3)
         _adapt_model(library.Model)
         _adapt_callbacks(library)
         adapt_backups(library, is_keras_3)
