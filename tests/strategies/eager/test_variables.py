@@ -1,6 +1,8 @@
 """Initial values of TensorFlow 2's variables: worker 0's, in few messages, of the same model."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,26 +17,46 @@ from tfdist.strategies.reductions.reducer import Reducer
 
 
 class _Line:
-    """An engine that keeps what worker 0 sends, and lets worker 1 receive it."""
+    """Two workers' ends of an engine: each call waits for the other worker's."""
 
-    num_workers, worker_index = 2, 0
+    num_workers = 2
     bucket_size_bytes = threshold_bytes = 1 << 20
 
     def __init__(self) -> None:
-        self.sent: list[tf.Tensor] = []
+        self.num_messages = 0
+        self._given: dict[int, tf.Tensor] = {}
+        self._barrier = threading.Barrier(2, timeout=60)
+        self._thread = threading.local()
+
+    @property
+    def worker_index(self) -> int:
+        return int(getattr(self._thread, "worker", 0))
+
+    def on_both(self, function: Callable[[int], Any]) -> list[Any]:
+        """Calls a function on both workers at once."""
+
+        def call(worker: int) -> Any:
+            self._thread.worker = worker
+            return function(worker)
+
+        with ThreadPoolExecutor(2) as pool:
+            return [*pool.map(call, range(2))]
+
+    def _exchange(self, tensor: tf.Tensor) -> list[tf.Tensor]:
+        self._given[self.worker_index] = tensor
+        if self._barrier.wait() == 0:
+            self.num_messages += 1
+        given = [self._given[0], self._given[1]]
+        self._barrier.wait()
+        return given
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        if self.worker_index == 0:
-            self.sent.append(tensor)
-            return tensor
-        assert tensor.shape == self.sent[0].shape  # Or the engine would wait.
-        return self.sent.pop(0)
+        return self._exchange(tensor)[0]
 
-    def gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        if self.worker_index == 0:
-            self.sent.append(tensor)
-            return tensor
-        return tf.concat([self.sent.pop(0), tensor], axis=0)
+    def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
+        given = self._exchange(tensor)
+        assert not same_rows or given[0].shape == given[1].shape  # Or the engine would wait.
+        return tf.concat(given, axis=0)
 
 
 Make = Callable[..., Any]
@@ -47,10 +69,9 @@ def line() -> _Line:
 
 @pytest.fixture
 def make(line: _Line) -> Make:
-    """Makes a variable on one of the workers."""
+    """Makes a variable on a worker, which waits for the other one."""
 
-    def make(worker: int, value: Any, name: str = "kernel", **options: Any) -> Any:
-        line.worker_index = worker
+    def make(value: Any, name: str = "kernel", **options: Any) -> Any:
         variables = EagerVariables(Placement(device="/device:CPU:0"), Reducer(line, 1, None))
         return variables.create(lambda **_: None, initial_value=value, name=name, **options)
 
@@ -65,12 +86,17 @@ def test_worker_1_gets_the_bits_of_worker_0_and_a_small_value_is_one_message(
     line: _Line, make: Make, dtype: tf.DType, shape: list[int], messages: int
 ) -> None:
     random = np.random.RandomState(0)
-    own, others = (tf.cast(random.randint(0, 2, shape) / 3 > 0.1, dtype) for _ in range(2))
-    first = make(0, own)
-    assert len(line.sent) == messages
-    second = make(1, others)
+    values = [tf.cast(random.randint(0, 2, shape) / 3 > 0.1, dtype) for _ in range(2)]
+    first, second = line.on_both(lambda worker: make(values[worker]))
+    assert line.num_messages == messages
     assert (second.dtype, second.shape) == (dtype, shape)
-    assert second.numpy().tobytes() == first.numpy().tobytes() == own.numpy().tobytes()
+    assert second.numpy().tobytes() == first.numpy().tobytes() == values[0].numpy().tobytes()
+
+
+def test_a_large_value_that_both_workers_have_is_not_sent(line: _Line, make: Make) -> None:
+    first, second = line.on_both(lambda worker: make(np.zeros([50, 100], np.float32)))
+    assert line.num_messages == 1
+    np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +108,16 @@ def test_worker_1_gets_the_bits_of_worker_0_and_a_small_value_is_one_message(
         (np.zeros([2], np.int32), "kernel", r"kernel, int32 \[2\]"),
     ],
 )
-def test_another_variable_is_refused_with_both_descriptions(
-    make: Make, value: Any, name: str, said: str
+def test_another_variable_is_refused_on_both_workers_with_both_descriptions(
+    line: _Line, make: Make, value: Any, name: str, said: str
 ) -> None:
-    make(0, np.zeros([2], np.float32))
-    line = rf"worker 1 makes the variable {said}, and worker 0 makes kernel, float32 \[2\]\. All "
-    with pytest.raises(ModelsDifferError, match=line):
-        make(1, value, name)
+    text = rf"worker 1 makes the variable {said}, and worker 0 makes kernel, float32 \[2\]\. All "
+
+    def make_own(worker: int) -> None:
+        with pytest.raises(ModelsDifferError, match=text):
+            make(*(value, name) if worker else (np.zeros([2], np.float32),))
+
+    line.on_both(make_own)
 
 
 def test_a_tensor_of_a_function_is_refused_as_tensorflow_refuses_it(
@@ -96,23 +125,28 @@ def test_a_tensor_of_a_function_is_refused_as_tensorflow_refuses_it(
 ) -> None:
     @tf.function
     def function() -> Any:
-        return make(0, tf.zeros([2]))
+        return make(tf.zeros([2]))
 
     with pytest.raises(ValueError, match="could not be lifted out of"):
         function()
-    assert not line.sent
+    assert not line.num_messages
 
 
 def test_rows_that_the_first_replica_adds_are_worker_0s(line: _Line, make: Make) -> None:
     first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-    for worker, rows in ((0, {1: 5.0}), (1, {0: 3.0, 2: 7.0})):
-        variable = make(worker, np.zeros([3], np.float32), aggregation=first)
 
-        def add(variable: Any = variable, rows: dict[int, float] = rows) -> None:
+    def add_rows(worker: int) -> Any:
+        rows = ({1: 5.0}, {0: 3.0, 2: 7.0})[worker]
+        variable = make(np.zeros([3], np.float32), aggregation=first)
+
+        def add() -> None:
             slices = tf.IndexedSlices(tf.constant([*rows.values()]), tf.constant([*rows]))
             variable.scatter_add(slices)
 
         LocalStrategy(1).run(add)
+        return variable
+
+    for variable in line.on_both(add_rows):
         np.testing.assert_array_equal(variable, [0, 5, 0])
 
 

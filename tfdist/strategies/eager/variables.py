@@ -13,8 +13,9 @@ others depends on the variable, as in `tf.distribute`:
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,7 +54,8 @@ _NO_NUMBERS = (tf.string, tf.resource, tf.variant)
 # The updates of a variable that a replica's code may call.
 _COMBINED = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 # Of a variable's name, dtype and shape, and of a value that their message has room for.
-_DESCRIPTION_BYTES, _SMALL_BYTES = 160, 3936
+_DESCRIPTION_BYTES, _SMALL_BYTES = 160, 832
+_CONTENT_START = _DESCRIPTION_BYTES + hashlib.sha256().digest_size
 
 
 class ModelsDifferError(OneLineError, ValueError):
@@ -101,41 +103,63 @@ class EagerVariables:
         return variable
 
     def _from_worker_0(self, kwargs: dict[str, Any]) -> tf.Tensor:
-        """Returns worker 0's initial value, after a check that it makes the same variable.
+        """Returns worker 0's initial value, after a check that all workers make the same variable.
 
-        One message of fixed size has a description, and the bits of a small value:
+        Each worker gets one message of fixed size from all:
 
-            name, dtype and shape    zeros    the value's bits    zeros
-            160 bytes                         3,936 bytes
+            name, dtype and shape    SHA-256 of the value    a small value's bytes    zeros
+            160 bytes                32 bytes                832 bytes
+
+        Values that all workers have, as zeros or those of a seed, are not sent.
 
         Raises:
-          ModelsDifferError: If this worker makes another variable.
+          ModelsDifferError: On every worker, if they make different variables.
         """
         value = kwargs.get("initial_value")
         value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
+        collectives = self._reducer.collectives
         # Engines send only numbers. TensorFlow refuses a tensor of a function.
         has_no_message = value.dtype in _NO_NUMBERS or tf.is_symbolic_tensor(value)
-        if self._reducer.collectives.num_workers == 1 or has_no_message:
+        if collectives.num_workers == 1 or has_no_message:
             return value
         name = kwargs.get("name") or "Variable"
-        own = f"{name}, {value.dtype.name} {value.shape.as_list()}"
-        size = value.dtype.size * value.shape.num_elements()
-        content = value.numpy().tobytes() if size <= _SMALL_BYTES else b""
-        described = own.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0")
-        message = np.frombuffer(described + content.ljust(_SMALL_BYTES, b"\0"), np.int32)
+        message = _message_of(f"{name}, {value.dtype.name} {value.shape.as_list()}", value)
         with needs_all_workers("making a variable", lambda: f"making the variable {name}"):
-            received = self._reducer.broadcast(tf.constant(message), "variable").numpy().tobytes()
-            theirs = received[:_DESCRIPTION_BYTES]
-            if theirs != described:
-                raise ModelsDifferError(
-                    f"worker {self._reducer.collectives.worker_index} makes the variable {own}, "
-                    f"and worker 0 makes {theirs.rstrip(bytes(1)).decode(errors='replace')}. All "
-                    "workers must make the same variables, in the same order."
-                )
+            rows = collectives.gather(
+                tf.constant(message[None]), "variables", same_rows=True
+            ).numpy()
+            messages = [row.tobytes() for row in rows]
+            _check_descriptions([one[:_DESCRIPTION_BYTES] for one in messages])
+            if len({one[:_CONTENT_START] for one in messages}) == 1:
+                return value
+            size = value.dtype.size * value.shape.num_elements()
             if size > _SMALL_BYTES:
                 return self._reducer.broadcast(value, name)
-        found = received[_DESCRIPTION_BYTES : _DESCRIPTION_BYTES + size]
+        found = messages[0][_CONTENT_START : _CONTENT_START + size]
         return tf.constant(np.frombuffer(found, value.dtype.as_numpy_dtype).reshape(value.shape))
+
+
+def _message_of(described: str, value: tf.Tensor) -> np.ndarray[Any, Any]:
+    """Returns [256], int32: what a worker tells the others of a variable."""
+    content = value.numpy().tobytes()
+    parts = (
+        described.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0"),
+        hashlib.sha256(content).digest(),
+        (content if len(content) <= _SMALL_BYTES else b"").ljust(_SMALL_BYTES, b"\0"),
+    )
+    return np.frombuffer(b"".join(parts), np.int32)
+
+
+def _check_descriptions(descriptions: Sequence[bytes]) -> None:
+    for worker, described in enumerate(descriptions):
+        if described != descriptions[0]:
+            first, other = (
+                one.rstrip(b"\0").decode(errors="replace") for one in (descriptions[0], described)
+            )
+            raise ModelsDifferError(
+                f"worker {worker} makes the variable {other}, and worker 0 makes {first}. All "
+                "workers must make the same variables, in the same order."
+            )
 
 
 class SharedVariable(ResourceVariable):  # type: ignore[misc]
