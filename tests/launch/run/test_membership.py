@@ -15,7 +15,7 @@ from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.options.run_command_line import parse_run_options
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run import supervision
-from tfdist.launch.run.membership import instances_by_host, smaller_run
+from tfdist.launch.run.membership import instances_by_host, resized
 from tfdist.launch.screen.terminal import Terminal
 
 
@@ -24,42 +24,19 @@ def options(words: str) -> RunOptions:
 
 
 Failed = Callable[..., Failure]
-THREE_HOSTS = "--host a,b,c --num-instances 4 --num-replicas 8 --min-instances 2"
 
 
-@pytest.mark.parametrize(
-    ("lost", "left"),
-    [
-        ({"c"}, {"a": 2, "b": 1}),
-        ({"a"}, {"b": 1, "c": 1}),  # Another host has worker 0 now.
-        ({"a", "b"}, None),
-        (set(), {"a": 2, "b": 1, "c": 1}),
-    ],
-)
-def test_lost_hosts_are_left_out(
-    failed: Failed, lost: set[str], left: dict[str, int] | None
-) -> None:
-    failure = failed(index=2, kind="silent")
-    smaller = smaller_run(options(THREE_HOSTS), failure, None, lost)
-    assert (None if smaller is None else instances_by_host(smaller)) == left
-    assert smaller is None or smaller.num_replicas == 2 * smaller.num_instances
-
-
-def test_a_worker_that_fails_twice_in_a_row_is_left_out_and_no_other(failed: Failed) -> None:
-    failures = [failed(index=index) for index in range(4)]
+def test_a_smaller_run_keeps_its_replicas_for_each_instance_and_its_hosts() -> None:
+    there = options("--host a,b,c --num-instances 4 --num-replicas 8 --min-instances 2")
+    smaller = resized(there, {"a": 2, "c": 1})
+    assert smaller is not None
+    assert (smaller.num_instances, smaller.num_replicas) == (3, 6)
+    assert instances_by_host(smaller) == {"a": 2, "c": 1}
+    assert resized(there, {"a": 1}) is None
     here = options("--num-instances 3 --min-instances 2")
-    assert smaller_run(here, failures[1], None, ()) == here
-    assert smaller_run(here, failures[1], failures[0], ()) == here
-    smaller = smaller_run(here, failures[1], failures[1], ())
+    smaller = resized(here, {here.hosts[0].name: 2})
     assert smaller is not None
     assert (smaller.num_instances, smaller.hosts) == (2, here.hosts)
-    assert smaller_run(smaller, failures[1], failures[1], ()) is None
-    there = smaller_run(options(THREE_HOSTS), failures[3], failures[3], ())
-    assert there is not None
-    assert instances_by_host(there) == {"a": 1, "b": 1, "c": 1}
-    # An evaluator is no instance.
-    with_evaluator = options("--num-instances 3 --min-instances 2 --evaluator")
-    assert smaller_run(with_evaluator, failures[3], failures[3], ()) == with_evaluator
 
 
 # The starts of a run, without processes.
@@ -111,13 +88,13 @@ def no_agent(_: Any) -> Any:
 
 
 def success(_: Any) -> Any:
-    return supervision._End(verdict=Verdict(exit_code=0))
+    return supervision._Result(verdict=Verdict(exit_code=0))
 
 
 def saved_for_c(run: Any) -> Any:
     """The end of a start whose workers saved and left because host c is back."""
     run._joining = run._full_size
-    return supervision._End(verdict=Verdict(exit_code=128 + signal.SIGUSR1))
+    return supervision._Result(verdict=Verdict(exit_code=128 + signal.SIGUSR1))
 
 
 def stopped_meanwhile(run: Any) -> Any:
@@ -148,7 +125,9 @@ def test_a_failure_while_a_host_is_taken_in_starts_the_larger_run_and_an_early_s
 ) -> None:
     def ended_meanwhile(run: Any) -> Any:
         run._joining = run._full_size
-        return supervision._End(verdict=Verdict(exit_code=code, worker=1), failure=failed(index=1))
+        return supervision._Result(
+            verdict=Verdict(exit_code=code, worker=1), failure=failed(index=1)
+        )
 
     *end, said = play(no_agent, ended_meanwhile, success)
     assert end == [0, [3, 2, 3]]
@@ -173,7 +152,7 @@ def test_a_restart_that_fails_although_all_hosts_answer_is_tried_once_more(
 
     def lost(_: Any) -> Any:
         verdict = Verdict(exit_code=124, worker=1)
-        return supervision._End(verdict=verdict, failure=failed(index=1, kind="silent"))
+        return supervision._Result(verdict=verdict, failure=failed(index=1, kind="silent"))
 
     monkeypatch.setattr(supervision, "lost_hosts", none_is_lost)
     code, sizes, said = play(lost, no_agent, success)
@@ -207,7 +186,7 @@ def test_workers_are_asked_to_save_for_a_host_only_once_they_have_started(
         three = options("--host a,b,c --num-instances 3 --min-instances 2")
         run = supervision.Supervision(three, tmp_path, Terminal(io.StringIO(), io.StringIO()))
         run._lost_hosts = frozenset({"c"})
-        monkeypatch.setattr(run._attempt, "start", start)
+        monkeypatch.setattr(run._processes, "start", start)
         monkeypatch.setattr(run, "_take_in_hosts", take_in_hosts)
         monkeypatch.setattr(run, "_watch", watch)
         await run.run()

@@ -64,7 +64,7 @@ _LONGEST_HOST = 64  # Linux's limit
 
 
 @dataclass(kw_only=True, eq=False)
-class Attempt:
+class WorkerProcesses:
     """All workers, from the start of the first agent to the end of the last process.
 
     `start` and `close` are called once for each start.
