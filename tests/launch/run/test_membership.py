@@ -15,6 +15,7 @@ from tfdist.launch.failures.first_failure import Verdict
 from tfdist.launch.options.run_command_line import parse_run_options
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run import supervision
+from tfdist.launch.run.ending import Result
 from tfdist.launch.run.membership import instances_by_host, resized
 from tfdist.launch.screen.terminal import Terminal
 
@@ -88,13 +89,13 @@ def no_agent(_: Any) -> Any:
 
 
 def success(_: Any) -> Any:
-    return supervision._Result(verdict=Verdict(exit_code=0))
+    return Result(verdict=Verdict(exit_code=0))
 
 
 def saved_for_c(run: Any) -> Any:
     """The end of a start whose workers saved and left because host c is back."""
     run._joining = run._full_size
-    return supervision._Result(verdict=Verdict(exit_code=128 + signal.SIGUSR1))
+    return Result(verdict=Verdict(exit_code=128 + signal.SIGUSR1))
 
 
 def stopped_meanwhile(run: Any) -> Any:
@@ -125,9 +126,7 @@ def test_a_failure_while_a_host_is_taken_in_starts_the_larger_run_and_an_early_s
 ) -> None:
     def ended_meanwhile(run: Any) -> Any:
         run._joining = run._full_size
-        return supervision._Result(
-            verdict=Verdict(exit_code=code, worker=1), failure=failed(index=1)
-        )
+        return Result(verdict=Verdict(exit_code=code, worker=1), failure=failed(index=1))
 
     *end, said = play(no_agent, ended_meanwhile, success)
     assert end == [0, [3, 2, 3]]
@@ -152,7 +151,7 @@ def test_a_restart_that_fails_although_all_hosts_answer_is_tried_once_more(
 
     def lost(_: Any) -> Any:
         verdict = Verdict(exit_code=124, worker=1)
-        return supervision._Result(verdict=verdict, failure=failed(index=1, kind="silent"))
+        return Result(verdict=verdict, failure=failed(index=1, kind="silent"))
 
     monkeypatch.setattr(supervision, "lost_hosts", none_is_lost)
     code, sizes, said = play(lost, no_agent, success)

@@ -8,7 +8,7 @@ import pytest
 
 from tfdist.launch.options.hosts import Host
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.run.supervision import restart_limits
+from tfdist.launch.run.ending import restart_limits
 
 Launch = Callable[..., Any]
 

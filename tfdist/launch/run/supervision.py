@@ -56,8 +56,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from pathlib import Path
 
 from tfdist.cluster.tasks import listed
@@ -69,7 +68,6 @@ from tfdist.launch.failures.restart_rule import (
     End,
     Grow,
     History,
-    Limits,
     LookForHosts,
     NextStart,
     Restart,
@@ -84,6 +82,7 @@ from tfdist.launch.options.hosts import place_instances
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.contact import strangers_text
 from tfdist.launch.run.description import description
+from tfdist.launch.run.ending import Result, failure_of, restart_limits, restart_text, stopped_text
 from tfdist.launch.run.interruptions import Interruptions
 from tfdist.launch.run.membership import instances_by_host, resized
 from tfdist.launch.run.run_logs import RunLogs, as_text
@@ -91,8 +90,7 @@ from tfdist.launch.run.starters import relay_starter, remote_shell, starters_of
 from tfdist.launch.run.stop_request import StopRequest
 from tfdist.launch.run.verdict import judge, with_cause
 from tfdist.launch.run.worker_processes import WorkerProcesses
-from tfdist.launch.screen.error_excerpt import exception_line
-from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text, whole_error
+from tfdist.launch.screen.failure_box import Aftermath, failure_box, whole_error
 from tfdist.launch.screen.output import Screen
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.size_change import going_on_text, step_text
@@ -101,7 +99,6 @@ from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 from tfdist.launch.workers.worker_state import worker_snapshots
 from tfdist.process import snapshot_folders
-from tfdist.process.exit_codes import LOST_WORKER
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -110,26 +107,6 @@ _CANNOT_START = 1
 # A worker inside of a step that another one has left is killed after this time, if all start again:
 # it cannot end the step, and has nothing to save.
 _IN_STEP_GRACE_S = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Result:
-    """One start of the workers, after its end."""
-
-    verdict: Verdict
-    failure: Failure | None = None
-    start_error: str = ""
-    aftermath: Aftermath = field(default_factory=Aftermath)
-
-
-def restart_limits(options: RunOptions) -> Limits:
-    """Returns what these options allow after a failure."""
-    return Limits(
-        max_restarts=options.max_restarts,
-        min_instances=options.min_instances,
-        # On several machines the user or the default sets the ports.
-        can_change_ports=options.is_on_this_machine and not options.nodes,
-    )
 
 
 class Supervision:
@@ -225,7 +202,7 @@ class Supervision:
             self._history = self._history.after(end, decision)
             await self._prepare(result, end, decision)
 
-    async def _run_start(self) -> _Result:
+    async def _run_start(self) -> Result:
         with ReservedPorts(num_local_ports(self._options)) as ports:
             history, cost = self._history, self._interruptions
             plan = make_plan(
@@ -243,9 +220,9 @@ class Supervision:
             try:
                 return await self._run_once(plan)
             except StartError as error:
-                return _Result(verdict=Verdict(exit_code=_CANNOT_START), start_error=str(error))
+                return Result(verdict=Verdict(exit_code=_CANNOT_START), start_error=str(error))
 
-    def _end_of(self, result: _Result) -> End:
+    def _end_of(self, result: Result) -> End:
         """Returns the facts on which `next_start` decides."""
         failure, joining = result.failure, self._joining
         options = joining or self._options
@@ -261,10 +238,10 @@ class Supervision:
         )
 
     def _may_start_again(self, failure: Failure, verdict: Verdict) -> bool:
-        end = self._end_of(_Result(verdict=verdict, failure=failure))
+        end = self._end_of(Result(verdict=verdict, failure=failure))
         return not isinstance(next_start(self._history, end, restart_limits(self._options)), Stop)
 
-    async def _prepare(self, result: _Result, end: End, decision: NextStart) -> None:
+    async def _prepare(self, result: Result, end: End, decision: NextStart) -> None:
         """Makes the options of the next start, and tells the user about it."""
         if end.is_for_joining:
             assert self._joining is not None
@@ -285,7 +262,7 @@ class Supervision:
         now_s = self._clock.now_s()
         failed_s = now_s if end.failure is None else self._started_s + end.failure.after_s
         self._interruptions.begin(self._processes.workers, failed_s)
-        self._show_restart(result)
+        self._say(restart_text(result, self._history.restarts, self._options))
 
     def _shrink(self, decision: Shrink, lost_hosts: Collection[str]) -> None:
         self._lost_hosts |= frozenset(lost_hosts)
@@ -296,7 +273,7 @@ class Supervision:
         self._say(going_on_text(decision.reason, smaller.num_instances, whole))
         self._say_what_a_step_is()
 
-    def _report_end(self, result: _Result, reason: str) -> int:
+    def _report_end(self, result: Result, reason: str) -> int:
         """Tells the user how the run has ended; returns its exit code."""
         if result.start_error:
             self._say(f"the workers could not be started: {result.start_error}")
@@ -344,7 +321,7 @@ class Supervision:
         if verbosity > 0:
             self._say(f"logs are in {self._log_dir}")
 
-    async def _run_once(self, plan: Plan) -> _Result:
+    async def _run_once(self, plan: Plan) -> Result:
         options = self._options
         screen = Screen(
             self._terminal,
@@ -379,7 +356,17 @@ class Supervision:
             verdict = with_cause(
                 verdict, processes.workers, lambda worker: logs.tail(worker.plan.index)
             )
-            failure = None if verdict.worker is None else self._failure(verdict, logs)
+            failure = None
+            if verdict.worker is not None:
+                failure = failure_of(
+                    verdict,
+                    processes.workers,
+                    options,
+                    log_tail=logs.tail(verdict.worker),
+                    mpirun_lines=processes.starter_output(),
+                    started_s=self._started_s,
+                    now_s=self._clock.now_s(),
+                )
             with self._shown():
                 if failure is not None:
                     screen.end_with(self._error_in_box(failure, verdict))
@@ -431,7 +418,7 @@ class Supervision:
                 return verdict
             await processes.wait_for_change()
 
-    async def _stop_all(self, verdict: Verdict, failure: Failure | None) -> _Result:
+    async def _stop_all(self, verdict: Verdict, failure: Failure | None) -> Result:
         processes = self._processes
         is_stopping = self._stop.number is not None  # then some workers have ended already
         stopped = [
@@ -456,55 +443,17 @@ class Supervision:
             max_restarts=self._options.max_restarts,
             can_restart=not self._options.nodes,
         )
-        return _Result(verdict=verdict, failure=failure, aftermath=aftermath)
+        return Result(verdict=verdict, failure=failure, aftermath=aftermath)
 
-    def _failure(self, verdict: Verdict, logs: RunLogs) -> Failure:
-        worker = next(one for one in self._processes.workers if one.plan.index == verdict.worker)
-        times = (worker.ended_s, worker.lost_s, self._clock.now_s())
-        failed_s = next(one for one in times if one is not None)
-        ago = timedelta(seconds=self._clock.now_s() - failed_s)
-        tail = logs.tail(worker.plan.index)
-        exception = exception_line(tail) or ""
-        # A worker that MPI ended says nothing: mpirun's output has the reason.
-        has_reason = bool(exception) or not self._options.uses_mpirun
-        return Failure(
-            name=worker.plan.name,
-            index=worker.plan.index,
-            host=worker.host or worker.plan.host,
-            pid=worker.pid,
-            kind=verdict.kind,
-            code=None if worker.code is None else abs(worker.code),
-            after_s=failed_s - self._started_s,
-            at=datetime.now() - ago,
-            step=worker.step,
-            log_tail=tail,
-            log_path=worker.plan.log_path,
-            detail=verdict.detail or self._hint(worker.code),
-            exception=exception,
-            has_trained=worker.has_trained,
-            mpirun_lines=() if has_reason else self._processes.starter_output(),
-        )
-
-    def _hint(self, code: int | None) -> str:
-        is_elsewhere = code == LOST_WORKER and len(self._options.nodes) > 1
-        return "look at what the launchers of the other nodes say" if is_elsewhere else ""
-
-    def _ended_by_signal(self, result: _Result) -> int:
+    def _ended_by_signal(self, result: Result) -> int:
         if self._stop.number is None:
             if result.verdict.exit_code != 0:
                 self._say(result.verdict.detail or "the workers were asked to stop, and exited")
             else:
                 self._says_nobody_met(has_ended=True)
             return result.verdict.exit_code
-        name = signal.Signals(self._stop.number).name
-        took = f"after {self._stop.lasts_s(self._clock.now_s()):.1f} of {self._options.grace_s:g} s"
-        ended = f"all workers have left {took}"
-        if killed := result.aftermath.killed:
-            ended = (
-                f"{', '.join(killed)} had to be killed {took}; steps after the last checkpoint are "
-                "lost"
-            )
-        self._say(f"stopped by {name}{self._stop.why}; {ended}")
+        lasted_s = self._stop.lasts_s(self._clock.now_s())
+        self._say(stopped_text(result, self._stop, lasted_s, self._options.grace_s))
         return self._stop.exit_code
 
     def _says_nobody_met(self, *, has_ended: bool) -> bool:
@@ -518,24 +467,11 @@ class Supervision:
         may_go_on = self._may_start_again(failure, verdict)
         return "" if may_go_on else whole_error(failure, width=self._terminal.width)
 
-    def _show_box(self, result: _Result) -> None:
+    def _show_box(self, result: Result) -> None:
         assert result.failure is not None
         box = failure_box(result.failure, result.aftermath, width=self._terminal.width)
         with self._shown():
             self._terminal.print(box)
-
-    def _show_restart(self, result: _Result) -> None:
-        restart = f"restart {self._history.restarts} of {self._options.max_restarts}"
-        if result.failure is None:
-            self._say(f"{restart}: {result.start_error}")
-            return
-        last = (
-            "newest snapshot or checkpoint" if self._options.snapshot_steps else "last checkpoint"
-        )
-        self._say(
-            f"{restart}: {result.failure.name} failed ({how_text(result.failure)}); all "
-            f"workers start again from the {last}"
-        )
 
     def _ask_to_stop(self, number: int, why: str = "", *, is_signal: bool = True) -> None:
         """Stops the workers: TERM and the grace period on the first signal, KILL on the second.
