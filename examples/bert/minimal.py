@@ -105,31 +105,29 @@ def train(arguments: argparse.Namespace) -> None:
     def test_input_fn() -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(test_samples).batch(32)
 
-    def make_bert() -> tf.keras.Model:
-        """Returns a model from the ids to logits of the masked words and of the next sentence."""
+    def bert(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the logits of the masked words, and whether the second segment follows."""
         normal = tf.keras.initializers.TruncatedNormal(stddev=0.06)
 
         def dense(units: int, activation: object = None) -> object:
             return layers.Dense(units, activation, kernel_initializer=normal)
 
-        ids = layers.Input([SEQUENCE], dtype=tf.int32)
-        places = layers.Input([MASKS], dtype=tf.int32)
-        table = layers.Embedding(NUM_WORDS, WIDTH, embeddings_initializer=normal)
-        of_places = layers.Embedding(SEQUENCE, WIDTH, embeddings_initializer=normal)
-        hidden = layers.LayerNormalization()(table(ids) + of_places(tf.range(SEQUENCE)))
+        words = layers.Embedding(NUM_WORDS, WIDTH, embeddings_initializer=normal)
+        places = layers.Embedding(SEQUENCE, WIDTH, embeddings_initializer=normal)
+        hidden = words(features["ids"]) + places(tf.range(SEQUENCE))  # [batch, SEQUENCE, WIDTH]
+        hidden = layers.LayerNormalization()(hidden)
         for _ in range(LAYERS):
             attention = layers.MultiHeadAttention(HEADS, WIDTH // HEADS, kernel_initializer=normal)
             hidden = layers.LayerNormalization()(hidden + attention(hidden, hidden))
             inner = dense(4 * WIDTH, tf.nn.gelu)(hidden)  # [batch, SEQUENCE, 4 WIDTH]
             hidden = layers.LayerNormalization()(hidden + dense(WIDTH)(inner))
-        masked = dense(WIDTH, tf.nn.gelu)(tf.gather(hidden, places, batch_dims=1))
-        pooled = dense(WIDTH, "tanh")(hidden[:, 0])  # a summary, made of the first word
-        word_logits = dense(NUM_WORDS)(layers.LayerNormalization()(masked))
-        return tf.keras.Model([ids, places], [word_logits, dense(2)(pooled)])
+        masked = tf.gather(hidden, features["places"], batch_dims=1)  # [batch, MASKS, WIDTH]
+        masked = layers.LayerNormalization()(dense(WIDTH, tf.nn.gelu)(masked))
+        pooled = dense(WIDTH, "tanh")(hidden[:, 0])  # [batch, WIDTH], made of the first word
+        return dense(NUM_WORDS)(masked), dense(2)(pooled)
 
     def model_fn(features: dict[str, tf.Tensor], mode: str) -> tfe.EstimatorSpec:
-        bert = make_bert()
-        word_logits, follow_logits = bert([features["ids"], features["places"]])
+        word_logits, follow_logits = bert(features)
         cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
         # Means over this worker's batch; the optimizer divides by the number of workers.
         mlm_loss = tf.reduce_mean(cross_entropy(features["words"], word_logits))
@@ -149,8 +147,7 @@ def train(arguments: argparse.Namespace) -> None:
             weight_decay=0.01,
             exclude_from_weight_decay=["bias", "beta", "gamma"],
         )
-        variables = bert.trainable_variables
-        gradients = [g for g, _ in optimizer.compute_gradients(loss, var_list=variables)]
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
 
         def apply_on_host(*host_gradients: tf.Tensor) -> tf.Operation:
             # Sums each gradient over the workers and updates the weights, on the host.

@@ -76,22 +76,19 @@ def train(arguments: argparse.Namespace) -> None:
             ]
         )
 
-    def make_resnet() -> tf.keras.Model:
-        """Returns the model: a convolution, three blocks of two, and a dense layer."""
-        inputs = layers.Input([28, 28, 1])
-        hidden = tf.nn.relu(convolution(16)(inputs))
+    def resnet(pixels: tf.Tensor) -> tf.Tensor:
+        """Returns the logits [batch, 10]: a convolution, three blocks of two, a dense layer."""
+        hidden = tf.nn.relu(convolution(16)(pixels))  # [batch, 28, 28, 16]
         for filters, stride in ((16, 1), (32, 2), (64, 2)):
             inner = tf.nn.relu(convolution(filters, stride)(hidden))
             inner = convolution(filters)(inner)  # [batch, height / stride, width / stride, filters]
             if stride > 1:
                 hidden = convolution(filters, stride, size=1)(hidden)
             hidden = tf.nn.relu(hidden + inner)
-        pooled = layers.GlobalAveragePooling2D()(hidden)  # [batch, 64]
-        return tf.keras.Model(inputs, layers.Dense(10)(pooled))
+        return layers.Dense(10)(tf.reduce_mean(hidden, axis=[1, 2]))
 
     def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> tfe.EstimatorSpec:
-        model = make_resnet()
-        logits = model(tf.cast(features, tf.float32) / 255.0)  # [batch, 10]
+        logits = resnet(tf.cast(features, tf.float32) / 255.0)
         # The mean over this worker's batch; the optimizer divides it by the number of workers.
         loss = tf.reduce_mean(
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -102,8 +99,7 @@ def train(arguments: argparse.Namespace) -> None:
 
         rate = training.cosine_decay(arguments.learning_rate, arguments.num_steps)
         optimizer = training.SGD(rate, 0.9)  # With momentum.
-        variables = model.trainable_variables
-        gradients = [g for g, _ in optimizer.compute_gradients(loss, var_list=variables)]
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
 
         def apply_on_host(*host_gradients: tf.Tensor) -> tf.Operation:
             # Sums each gradient over the workers and updates the weights, on the host.
