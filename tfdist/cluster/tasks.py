@@ -259,7 +259,8 @@ def printable(text: str, most: int = 300) -> str:
     direction are shown as Python writes them: "\x1b[2J".
     """
     shown = "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:most]
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text[:most]
     )
     return shown if len(text) <= most else f"{shown[:most]}..."
 

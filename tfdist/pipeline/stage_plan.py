@@ -101,7 +101,7 @@ def _automatic_stages(rule: AutoStage, found: Sequence[FoundBlock]) -> tuple[Sta
             raise ValueError(
                 f"block {name} names no device, and {rule!r} makes its stages of the blocks' "
                 f"devices. Write Block({name}, device=0), or name the stages: "
-                f"PipelinedExecution({', '.join(quoted(one.name) for one in found)})."
+                f"PipelinedExecution({', '.join(quoted(candidate.name) for candidate in found)})."
             )
         blocks_on.setdefault(block.device, []).append(block.name)
     return tuple(Stage(*names).device(device) for device, names in blocks_on.items())

@@ -48,7 +48,7 @@ def write_files(
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / one for one in (f"{name}.txt", "trace.json", f"{name}.png")]
+    paths = [folder / file for file in (f"{name}.txt", "trace.json", f"{name}.png")]
     paths[0].write_text(text, encoding="utf-8")
     paths[1].write_text(json.dumps(trace), encoding="utf-8")
     draw(paths[2])

@@ -267,7 +267,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     ) -> Any:
         # What is left out of a branch's own inputs, such as updates to wait for, comes first.
         first = tf.nest.flatten(args) if self.reducer.has_weights else []
-        first = [one for one in first if isinstance(one, (tf.Operation, tf.Tensor))]
+        first = [part for part in first if isinstance(part, (tf.Operation, tf.Tensor))]
         with tf.device(self.placement.variable_device), tf.control_dependencies(first):
             result = self.reducer.if_counted(lambda: fn(*args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)

@@ -380,7 +380,9 @@ def nodes_in_functions(op: tf.Operation) -> list[Any]:
     found, waiting = [], [op.node_def]
     while waiting:
         attributes = waiting.pop().attr.values()
-        for function in [f for one in attributes for f in (one.func, *one.list.func) if f.name]:
+        for function in [
+            f for attribute in attributes for f in (attribute.func, *attribute.list.func) if f.name
+        ]:
             nodes = op.graph._get_function(function.name).cached_definition.node_def
             found += nodes
             waiting += nodes
@@ -398,11 +400,13 @@ def announce_calls(target: str, announce: Callable[[list[tf.Operation]], None]) 
     do_run, make_callable = BaseSession._do_run, BaseSession.make_callable
 
     def announce_new(session: v1.Session, needed: Sequence[tf.Tensor | tf.Operation]) -> None:
-        names = tuple(one.name for one in needed)
+        names = tuple(op_type.name for op_type in needed)
         known = announced.setdefault(session, set())
         if names not in known:
             known.add(names)
-            announce([one.op if isinstance(one, tf.Tensor) else one for one in needed])
+            announce(
+                [op_type.op if isinstance(op_type, tf.Tensor) else op_type for op_type in needed]
+            )
 
     def run(session: v1.Session, handle: Any, ops: Any, tensors: Any, *rest: Any) -> Any:
         if session.sess_str == target.encode():
@@ -451,7 +455,9 @@ def put_into_container(graph: tf.Graph, name: str, *, instead_of: str) -> set[st
     names, have_container = set(), {}
     for op in graph.get_operations():
         if op.type not in have_container:
-            have_container[op.type] = any(one.name == "container" for one in op.op_def.attr)
+            have_container[op.type] = any(
+                attribute.name == "container" for attribute in op.op_def.attr
+            )
         if not have_container[op.type]:
             continue
         given = op.get_attr("container").decode()

@@ -76,7 +76,7 @@ def parse_request(line: str) -> Job | list[str] | None:
         modules = fields["preload"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
-    is_sound = isinstance(modules, list) and all(isinstance(one, str) for one in modules)
+    is_sound = isinstance(modules, list) and all(isinstance(module, str) for module in modules)
     return modules if is_sound else None
 
 

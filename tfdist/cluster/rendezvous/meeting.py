@@ -126,7 +126,9 @@ def wait_for_servers(
       ClusterError: If the task is not a worker of the cluster.
     """
     members = members_of(cluster)
-    waiting = [members[one] for one in _receivers(cluster.worker_index(task), len(members))]
+    waiting = [
+        members[receiver] for receiver in _receivers(cluster.worker_index(task), len(members))
+    ]
     patience = Patience(timeout_s, report_every_s, say)
     while True:
         problem, unreachable = "", []

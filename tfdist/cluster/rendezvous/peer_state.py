@@ -133,7 +133,7 @@ class CallClock:
 def one_line(text: str) -> str:
     """Returns the first line of a text from another process, shortened, without control codes."""
     line = next(iter(text.splitlines()), "")[:_MOST_CHARACTERS]
-    return "".join(one if one.isprintable() else "?" for one in line)
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def waits_for(states: Mapping[int, PeerState]) -> list[int]:

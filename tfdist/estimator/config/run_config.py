@@ -389,8 +389,8 @@ class _Stored:
         vars(config)[self._name] = value
 
 
-_SETTINGS = [one.name for one in fields(RunSettings) if one.init]
-_ROLE = [one.name for one in fields(TaskRole)]
+_SETTINGS = [field_.name for field_ in fields(RunSettings) if field_.init]
+_ROLE = [field_.name for field_ in fields(TaskRole)]
 for _name in _SETTINGS + _ROLE:
     setattr(RunConfig, _name, _Stored(_name))
 

@@ -173,7 +173,7 @@ def _lacks(checkpoint_path: str, variable: tf.Variable) -> bool:
 
 def _saver_without(variable: tf.Variable) -> v1.train.Saver:
     saved = [*v1.global_variables(), *v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS)]
-    return v1.train.Saver([one for one in saved if one is not variable], sharded=True)
+    return v1.train.Saver([other for other in saved if other is not variable], sharded=True)
 
 
 def _restore(saver: v1.train.Saver, session: v1.Session, checkpoint_path: str, mode: str) -> None:

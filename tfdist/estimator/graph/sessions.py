@@ -197,10 +197,10 @@ def _key_of(fetches: Any) -> Any:
     if isinstance(fetches, (tf.Tensor, tf.Operation, tf.Variable)):
         return id(fetches)
     if isinstance(fetches, dict):
-        inside = [_key_of(one) for one in fetches.values()]
+        inside = [_key_of(fetch) for fetch in fetches.values()]
         inside += fetches.keys()
     elif isinstance(fetches, (list, tuple)):
-        inside = [_key_of(one) for one in fetches]
+        inside = [_key_of(fetch) for fetch in fetches]
     else:
         return None
     # An ordinary call handles empty fetches.

@@ -159,7 +159,7 @@ class PipelineEstimatorSpec:
 
     def _check_stages(self) -> None:
         stages = self.computational_stages
-        if not isinstance(stages, (list, tuple)) or not all(callable(one) for one in stages):
+        if not isinstance(stages, (list, tuple)) or not all(callable(stage) for stage in stages):
             raise TypeError(f"computational_stages must be a list of functions, got {stages!r}.")
         if len(stages) < 2:
             raise ValueError(
@@ -171,7 +171,7 @@ class PipelineEstimatorSpec:
         mapping = self.device_mapping
         if mapping is None:
             return
-        if not isinstance(mapping, (list, tuple)) or not all(_is_index(one) for one in mapping):
+        if not isinstance(mapping, (list, tuple)) or not all(_is_index(key) for key in mapping):
             raise TypeError(
                 f"device_mapping must be a list of integers from 0 on, got {mapping!r}."
             )

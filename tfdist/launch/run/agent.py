@@ -177,7 +177,14 @@ class Agent:
             send(signal.SIGTERM, self._descendants())
             self._kill_at_s = self._clock.now_s() + _LEFTOVERS_GRACE_S
         else:  # its process group got TERM already, and may need the rest of the grace period
-            send(signal.SIGTERM, [one for one in self._descendants() if _group(one) != worker.pid])
+            send(
+                signal.SIGTERM,
+                [
+                    descendant
+                    for descendant in self._descendants()
+                    if _group(descendant) != worker.pid
+                ],
+            )
         await end_all(self._is_kill_time, spared=self._spared())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(pumps, _DRAIN_LIMIT_S)

@@ -12,7 +12,9 @@ from tfdist.launch.options.run_options import RunOptions
 
 def instances_by_host(options: RunOptions) -> dict[str, int]:
     """Returns how many instances each host of a run has."""
-    return dict(Counter(one.name for one in place_instances(options.hosts, options.num_instances)))
+    return dict(
+        Counter(instance.name for instance in place_instances(options.hosts, options.num_instances))
+    )
 
 
 def resized(options: RunOptions, instances: Mapping[str, int]) -> RunOptions | None:

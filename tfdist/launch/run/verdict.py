@@ -122,7 +122,7 @@ def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict |
     is_kill = cause.exit_code == -signal.SIGKILL
     if is_open and now_s - cause.time_s < (_NEWS_OF_A_KILL_S if is_kill else _NEWS_S):
         return None
-    absence_s = next(one.absence_s for one in workers if one.plan.index == cause.worker)
+    absence_s = next(other.absence_s for other in workers if other.plan.index == cause.worker)
     if cause.exit_code is None and absence_s:
         detail = (
             f"the launcher was suspended for {absence_s:.0f} s and its machine did not answer: "

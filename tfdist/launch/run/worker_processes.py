@@ -245,7 +245,7 @@ class WorkerProcesses:
                 await asyncio.wait_for(channel.flush(), BEAT_S)
         self._relays.clear()
         self._is_given_up = False
-        staying = [one for one in self._started if keeps_agents and not one[0].is_mpirun]
+        staying = [entry for entry in self._started if keeps_agents and not entry[0].is_mpirun]
         ending = [process for one, process in self._started if (one, process) not in staying]
         if not all(worker.is_over for worker in self.workers):
             for process in ending:  # mpirun then ends its daemons on the hosts that answer.
@@ -383,7 +383,11 @@ class WorkerProcesses:
         if hello is None or hello["kind"] != "hello":
             return None
         index = hello["index"]
-        free = [one for one in self.workers if one.plan.index == index and one.channel is None]
+        free = [
+            worker
+            for worker in self.workers
+            if worker.plan.index == index and worker.channel is None
+        ]
         return free[0] if free else None
 
     def _note(self, worker: WorkerState, message: Mapping[str, Any]) -> None:

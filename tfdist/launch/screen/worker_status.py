@@ -49,7 +49,7 @@ def worker_statuses(
     is_held_up = any(w.condition in ("stopped", "silent") for w in workers.values()) or any(
         _holds_up(_progress(workers[index])) for index in late
     )
-    before = [one.step for one in recent.samples if one.seen_s <= now_s - _REPORTS_S]
+    before = [sample.step for sample in recent.samples if sample.seen_s <= now_s - _REPORTS_S]
     reached = max(before, default=-1)  # by the run, when all had reported
     statuses = []
     for index, worker in workers.items():

@@ -331,10 +331,10 @@ def reads_own() -> Iterator[None]:
 def has_own_values(handle: tf.Tensor) -> bool:
     """Returns whether a handle is that of a variable with other values on other replicas."""
     return any(
-        handle is one
+        handle is part
         for variable in _variables.values()
         if variable.drifts or isinstance(variable, SeedVariable)
-        for one in variable.handles
+        for part in variable.handles
     )
 
 

@@ -169,7 +169,7 @@ class KerasStep:
             if self.has_loss:
                 own = [tf.cast(number, tf.float32) for number in rows]
                 self.total_rows = reducer.reduce([own], mean=False, name="rows")[0]  # []
-                self.shares = [tf.math.divide_no_nan(one, self.total_rows) for one in own]
+                self.shares = [tf.math.divide_no_nan(value, self.total_rows) for value in own]
 
     def take_message(self) -> tf.Tensor | None:
         """Returns the message that gradients take along; None if there is none.

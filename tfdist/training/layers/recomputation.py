@@ -97,7 +97,7 @@ def recompute(function_or_layer: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _current_region.reset(token)
         flat = tf.nest.flatten(returned, expand_composites=True)
-        if not any(tf.is_tensor(one) for one in flat):
+        if not any(tf.is_tensor(leaf) for leaf in flat):
             raise TypeError(
                 f"{_name_of(function_or_layer)} returned {returned!r} and no tensor: recompute "
                 "keeps what the function returns. Return the tensors that the model goes on with."
