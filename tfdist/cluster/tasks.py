@@ -128,7 +128,7 @@ class Cluster:
         return self.workers.index(task)
 
     def local_index(self, task: Task) -> int:
-        """Returns the position of `task` among those of its machine; a ClusterError as above."""
+        """Returns the position of `task` on its machine; a ClusterError as above."""
         return self._local_workers(task).index(task)
 
     def num_local_workers(self, task: Task) -> int:

@@ -71,8 +71,8 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable as Reso
 # Whether a SavedModel is being written, whose functions are traced for it.
 from tensorflow.python.saved_model import save_context
 
-# Those of strategies and optimizers stay, as TensorFlow's own do: a program's first step would take
-# a second longer. A program's own functions are converted before a strategy gets them.
+# AutoGraph skips our functions, as it skips TensorFlow's: converting them would add a second to the
+# first step. A program's own functions are converted before a strategy gets them.
 autograph.CONVERSION_RULES = (
     autograph.DoNotConvert("tfdist.strategies"),
     autograph.DoNotConvert("tfdist.training.optimizers"),
@@ -297,7 +297,7 @@ def _named_as_in_the_first_replica(next_creator: Callable[..., Any], **kwargs: A
 
 
 def replica_in_sync_group() -> int:
-    """Returns the index, over all workers, of the replica whose code is running.
+    """Returns the index, over all workers, of the running replica.
 
     The public property returns a tensor.
     """
@@ -541,7 +541,7 @@ def vary_seeds(replica: Callable[[], tuple[int, int]], step: int) -> None:
         another in this worker    program's seed + r * step    a count of its own
 
     Args:
-      replica: Returns r, the number over all workers of the replica whose code is running, and its
+      replica: Returns r, the number over all workers of the running replica, and its
         number in this worker; (0, 0) outside of replicas.
       step: The distance of the replicas' seeds.
     """

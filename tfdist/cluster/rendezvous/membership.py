@@ -103,7 +103,7 @@ class Membership:
       members: All workers, the chief first.
       calls: The session calls of this worker's training; None outside of one.
       collectives: The collectives that this worker's program has called, in TensorFlow 2.
-      difference: The line about two workers whose programs differ; "" while none are known.
+      difference: The line about two workers with different programs; "" while none are known.
       stall_timeout_s: The longest wait for stalled workers; None is no limit.
       on_line: Called with each line about a wait of this worker.
     """

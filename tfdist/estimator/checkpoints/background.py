@@ -43,7 +43,7 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
     waits for the write at its end, also after an error.
     """
 
-    _has_said_why_not = False
+    _has_reported = False
     _copies: ValueCopies | None = None
     _after_step: tuple[str, Callable[[], Any]] | None = None
 
@@ -51,7 +51,7 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
         """Calls `write` in the thread after a step, once the write before it has ended.
 
         Python runs one thread at a time: a long `write` in Python would hold up the first step. The
-        arguments are those of `start`.
+        arguments are as in `start`.
         """
         self._after_step = what, write
 
@@ -79,9 +79,9 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
             why_not = (
                 f"a copy of its values needs {needed:,} bytes of memory, where {free:,} are free"
             )
-        if why_not and not self._has_said_why_not:
+        if why_not and not self._has_reported:
             v1.logging.warning("Steps wait until a checkpoint is written: %s.", why_not)
-            self._has_said_why_not = True
+            self._has_reported = True
         return not why_not
 
     def copy(self, session: v1.Session, ops: SaverOps) -> list[Any]:
@@ -92,7 +92,7 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
         return self._copies.update(session.run, ops.values)
 
     def new_bytes_for(self, ops: SaverOps) -> int:
-        """Returns the memory that the next copy needs beyond that of the last one."""
+        """Returns the memory that the next copy needs beyond the last copy's."""
         piece = max([PIECE_BYTES, *ops.num_bytes])
         has_memory = self._copies is not None and self._copies.fits(ops.num_bytes)
         return min(piece, sum(ops.num_bytes)) + (0 if has_memory else sum(ops.num_bytes))
@@ -138,7 +138,7 @@ class SaverOps:
     """The ops by which a built saver of a graph writes files, for a graph of their own.
 
     Attributes:
-      values: The tensors of the saver's graph whose values are written.
+      values: The tensors of the saver's graph that are written.
       num_bytes: The size of each; 0 if its shape is unknown.
       are_known: Whether the ops write nothing but values that can be fetched.
     """

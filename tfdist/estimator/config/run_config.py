@@ -161,7 +161,7 @@ class RunSettings:
     replaced_servers: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        """Fills in the settings whose defaults depend on others or on the environment."""
+        """Fills in the settings with defaults that depend on others or on the environment."""
         steps, secs = rules.decide_save_interval(
             self.save_checkpoints_steps, self.save_checkpoints_secs, _UNSET
         )

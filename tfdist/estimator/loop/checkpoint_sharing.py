@@ -45,7 +45,7 @@ class SharedCheckpoint:
     def share(self, call: TrainCall) -> Start:
         """Sends this worker's start to the others, and returns what all of them use.
 
-        A collective; to be called once. The errors are those of `read_starts`.
+        A collective; to be called once. The errors are as in `read_starts`.
         """
         own = {
             "found": asdict(call.found),

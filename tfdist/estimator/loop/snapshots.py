@@ -4,7 +4,7 @@
     first worker of a host           | copy of the values     | step 51   step 52 ...
     its thread "save"                                         | write to /dev/shm, rename, delete |
 
-The files are those of a checkpoint, written in the same order: a snapshot is whole or absent. At a
+The files are a checkpoint's, written in the same order: a snapshot is whole or absent. At a
 restart each host's first worker reads its newest snapshot, and checks it. All tell each other, and
 choose the newest one. Worker 0 puts it into model_dir as a checkpoint, from its own host's memory
 or as the other worker sends it. All go on from there.
@@ -36,10 +36,10 @@ from tfdist.strategies.saving.snapshots import (
     NAME,
     HostSnapshots,
     Snapshot,
-    choose,
-    going_on,
+    choose_sender,
     log_failed_write,
     paths_in,
+    restart_line,
     snapshots_here,
 )
 from tfdist.strategies.stop_signals import StopSignals
@@ -176,7 +176,7 @@ def with_snapshot(
         for of_host in snapshots
     ]
     steps = [one[found.snapshots].step if found.snapshots in one else -1 for one in usable]
-    worker = choose(steps, -1 if found.path is None else found.step)
+    worker = choose_sender(steps, -1 if found.path is None else found.step)
     if worker is None:
         return found, None
     snapshot = usable[worker][found.snapshots]
@@ -188,7 +188,7 @@ def with_snapshot(
     ), (worker, snapshot)
 
 
-def take_over(
+def adopt_snapshot(
     call: TrainCall,
     found: FoundCheckpoint,
     chosen: tuple[int, Snapshot],
@@ -209,7 +209,7 @@ def take_over(
         sending = _Sending(strategy, snapshot, source if index == sender else None)
     path = None
     if index == 0:
-        v1.logging.info(going_on(snapshot.step, sender))
+        v1.logging.info(restart_line(snapshot.step, sender))
         write = sending.run if sending else partial(_copy_files, snapshot, source)
         path = add_checkpoint(call.model_dir, snapshot.name, write)
     elif sending is not None:

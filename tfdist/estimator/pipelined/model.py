@@ -32,7 +32,7 @@ def build_model(
     *,
     for_export: bool = False,
 ) -> EstimatorSpec:
-    """Builds the model of the replica whose code is running, in the current graph.
+    """Builds the model of the running replica, in the current graph.
 
     In TRAIN each tensor of the features and labels is [micro-batches, batch, ...]. Without a
     strategy the config has the first device. `for_export` binds no stage to a device, so that the
@@ -57,8 +57,8 @@ def build_replicas(
     The stages are called once, in the context of the first of these replicas. All of them share
     the stages' functions, the weights and the optimizer.
 
-    Arguments and errors are those of `build_model`; `batches` are the features and the labels of
-    each replica. The first are those of the replica whose code is running.
+    Arguments and errors are as in `build_model`; `batches` are the features and the labels of
+    each replica. The first are those of the running replica.
 
     Returns:
       The EstimatorSpec of each replica: the loss and the gradients of its micro-batches.
@@ -74,7 +74,7 @@ def _arguments(features: Any, labels: Any) -> tuple[Any, ...]:
 
 
 def _devices(spec: PipelineEstimatorSpec, config: RunConfig, *, offset: int = 0) -> list[str]:
-    """Returns the devices of the stages, `offset` replicas after the one whose code is running."""
+    """Returns the devices of the stages, `offset` replicas after the running one."""
     need_devices(spec.num_devices)
     strategy = tf.distribute.get_strategy()
     if is_tfdist_strategy(strategy):

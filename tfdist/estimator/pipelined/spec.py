@@ -98,9 +98,9 @@ class PipelineEstimatorSpec:
         `OptimizerFunctionOutput`. Needed in TRAIN.
       eval_metrics_fn: Called with the return value of the last stage; returns a dict of metrics as
         in `EstimatorSpec.eval_metric_ops`, and a scalar tensor as "loss". Needed in EVAL.
-      device_mapping: The index of each stage's device among those of its replica. Those of replica
-        r begin with index r * (highest index + 1); 0 is the device of the Estimator. The default
-        is 0, 1, 2 and so on.
+      device_mapping: The index of each stage's device among its replica's devices. Those of
+        replica r begin with index r * (highest index + 1); 0 is the device of the Estimator.
+        The default is 0, 1, 2 and so on.
       pipeline_schedule: "interleaved", "grouped" or "sequential"; see
         `tfdist.pipeline.PipelinedExecution`.
       recomputation: Whether stages drop their activations and recompute them for the backward pass.

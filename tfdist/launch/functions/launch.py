@@ -48,7 +48,7 @@ _GROUPS_LEFT_OUT = ("other machines", "looking without starting", "options in a 
 class LaunchOptions(TypedDict, total=False):
     """The options of `tfdist run` that `launch` takes by their names, except poprun's.
 
-    Editors and type checkers know them by this; the values are checked as those of a command line.
+    Editors and type checkers know them by this; the values are checked as on a command line.
     """
 
     num_replicas: int

@@ -258,7 +258,7 @@ class Supervision:
             return
         if isinstance(decision, Shrink):
             self._shrink(decision, end.lost_hosts or ())
-            await self._processes.close()  # Agents that stay are those of the larger run.
+            await self._processes.close()  # Agents that stay belong to the larger run.
         now_s = self._clock.now_s()
         failed_s = now_s if end.failure is None else self._started_s + end.failure.after_s
         self._interruptions.begin(self._processes.workers, failed_s)
@@ -476,7 +476,7 @@ class Supervision:
     def _ask_to_stop(self, number: int, why: str = "", *, is_signal: bool = True) -> None:
         """Stops the workers: TERM and the grace period on the first signal, KILL on the second.
 
-        The arguments are those of `StopRequest.ask`.
+        The arguments are as in `StopRequest.ask`.
         """
         now_s = self._clock.now_s()
         is_first = self._stop.number is None

@@ -99,7 +99,7 @@ def _end(worker: WorkerState) -> WorkerEnd | None:
 
 
 def _silence(worker: WorkerState, now_s: float) -> WorkerEnd | None:
-    """Returns the end of a worker whose exit code will not be known, or None if there is none."""
+    """Returns the end of a worker that will report no exit code, or None if there is none."""
     if worker.lost_s is not None:
         time_s, detail = worker.lost_s, "its agent exited"
     elif worker.orphaned_s is not None:

@@ -91,7 +91,7 @@ def _listen(on_one_host: bool) -> socket.socket:
 
 
 def _own_addresses() -> list[str]:
-    """Returns the addresses of this host for other hosts, those of IPv4 first."""
+    """Returns the addresses of this host for other hosts, IPv4 first."""
     is_up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = [
         address

@@ -30,12 +30,12 @@ from tfdist.strategies.saving.checkpoint_files import file_beside
 from tfdist.strategies.saving.snapshots import (
     NAME,
     HostSnapshots,
-    choose,
-    going_on,
+    choose_sender,
     log_failed_write,
     newest_whole,
     paths_in,
-    remove,
+    remove_snapshot,
+    restart_line,
 )
 from tfdist.strategies.saving.whole_files import move_all, unfinished_in
 from tfdist.strategies.stop_signals import StopSignals
@@ -82,12 +82,12 @@ class FitSnapshots:
         step = -1 if found is None or found.input is None or values is None else found.step
         own = tf.constant([[step, int(self._model.optimizer.iterations)]], tf.int64)
         rows = reducer.gather_rows(own, "snapshots").numpy().tolist()
-        sender = choose([step for step, _ in rows], rows[0][1] - 1)
+        sender = choose_sender([step for step, _ in rows], rows[0][1] - 1)
         if sender is None:
             return 0, None
         index = reducer.collectives.worker_index
         if index == 0:
-            print_to_stderr(going_on(rows[sender][0], sender))
+            print_to_stderr(restart_line(rows[sender][0], sender))
         if index != sender or found is None or values is None:
             return sender, {}
         for variable, value in zip(state_of(self._model), values, strict=True):
@@ -203,4 +203,4 @@ def _write(
         Path(file_beside(path)).write_text(json.dumps(position))
         move_all(unfinished, folder)
     for path in earlier:
-        remove(path)
+        remove_snapshot(path)

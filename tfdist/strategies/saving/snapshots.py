@@ -80,11 +80,11 @@ def newest_whole(folder: Path) -> Snapshot | None:
             continue
         if problem:
             v1.logging.warning("The snapshot %s is not used: %s.", path, problem)
-        remove(path)
+        remove_snapshot(path)
     return newest
 
 
-def remove(path: str) -> None:
+def remove_snapshot(path: str) -> None:
     """Removes the files of a snapshot."""
     for file in _files(path):
         file.unlink()
@@ -132,8 +132,8 @@ def _sizes(path: str) -> dict[str, int]:
     return {file.name: file.stat().st_size for file in files}
 
 
-def choose(steps: Sequence[int], checkpoint_step: int) -> int | None:
-    """Returns the worker whose host has the newest snapshot, the first one of several.
+def choose_sender(steps: Sequence[int], checkpoint_step: int) -> int | None:
+    """Returns the worker on the host with the newest snapshot, the first one of several.
 
     Steps are -1 without a snapshot, or a checkpoint. None if no snapshot is newer than that.
     """
@@ -141,7 +141,7 @@ def choose(steps: Sequence[int], checkpoint_step: int) -> int | None:
     return steps.index(newest) if newest > checkpoint_step else None
 
 
-def going_on(step: int, worker: int) -> str:
+def restart_line(step: int, worker: int) -> str:
     """Returns the line about a restart from a worker's snapshot of a step."""
     of = f" of worker {worker}'s host" if worker else ""
     again = read_restart_step(os.environ) - step

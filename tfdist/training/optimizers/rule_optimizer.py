@@ -5,7 +5,7 @@ fused kernels touch memory less often than one op for each operation of the form
 arithmetic are in float32 whatever a weight's dtype is (float64 for float64).
 
 A weight in half precision is updated in a float32 copy and rounded stochastically, so that updates
-below its precision are not lost. The random bits are those of (seed, variable, global step): equal
+below its precision are not lost. The random bits follow from (seed, variable, global step): equal
 on all workers, in all layouts, and after a resume.
 """
 

@@ -50,7 +50,7 @@ class LossScale:
 
 
 class LossScaleOptimizer(OptimizerWrapper):
-    """An optimizer whose loss is multiplied by a scale, and whose gradients are divided by it.
+    """An optimizer that multiplies the loss by a scale, and divides the gradients by it.
 
     Micikevicius et al., "Mixed Precision Training", 2018. Half precision has no gradients below
     6e-8 (float16); multiplied by the scale they are kept. If a reduced gradient is not finite, the
@@ -252,7 +252,7 @@ _OTHERS = (
 
 
 def loss_scales_in(graph: tf.Graph) -> list[LossScale]:
-    """Returns the loss scales whose optimizers update variables in a graph."""
+    """Returns the loss scales of optimizers that update variables in a graph."""
     return list(graph.get_collection(_LOSS_SCALES))
 
 
