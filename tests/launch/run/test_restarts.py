@@ -6,25 +6,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.options.hosts import Host
-from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.run.ending import restart_limits
-
 Launch = Callable[..., Any]
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        ({}, True),
-        ({"hosts": (Host(name="a"), Host(name="b"))}, False),
-        ({"nodes": ("a:1", "b:1"), "node_rank": 0, "num_instances": 2}, False),  # the user's
-    ],
-)
-def test_only_ports_that_the_launcher_chose_are_replaced(
-    facts: dict[str, Any], expected: bool
-) -> None:
-    assert restart_limits(RunOptions(command=("true",), **facts)).can_change_ports == expected
 
 
 FAIL_ONCE = """
