@@ -1,6 +1,6 @@
-"""Tables of the options of tfdist's commands in docs/, from the declarations.
+"""Tables of the options of tfdist's commands in docs/reference/commands.md, from the declarations.
 
-    option_tables.py            writes the tables into the pages
+    option_tables.py            writes the tables into the page
 
 A table stands between `<!-- options of COMMAND -->` and `<!-- end of options -->`.
 """
@@ -18,13 +18,8 @@ from tfdist.launch.options.declaration import Option
 from tfdist.launch.options.run_options import RUN
 from tfdist.launch.slurm.slurm_options import SLURM
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = {
-    "launching.md": RUN,
-    "slurm.md": SLURM,
-    "kubernetes.md": KUBERNETES,
-    "horovod.md": HOROVOD,
-}
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
+COMMANDS = (RUN, SLURM, KUBERNETES, HOROVOD)
 
 
 def with_table(page: str, line: CommandLine) -> str:
@@ -68,10 +63,11 @@ def _escaped(text: str) -> str:
 
 
 def main() -> None:
-    """Writes the tables into the pages."""
-    for name, line in PAGES.items():
-        path = DOCS / name
-        path.write_text(with_table(path.read_text(encoding="utf-8"), line), encoding="utf-8")
+    """Writes the tables into the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    for line in COMMANDS:
+        page = with_table(page, line)
+    PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from snapshot_training import kill_of_start
 from tfdist.cluster.instances import Instance
 from tfdist.process.snapshot_folders import folder_of_host, folder_of_run, name_of_host
 from tfdist.strategies.keras import snapshots as keras_snapshots
+from tfdist.strategies.saving import snapshots as host_snapshots
 from tfdist.testing.run import wait_until
 
 ROWS, BATCH, EPOCHS, EVERY = 80, 8, 3, 5  # 10 steps an epoch
@@ -45,7 +46,7 @@ def train(folder: str, kill: tuple[int, int] | None = None) -> None:
     strategy = strategy_for_run(num_replicas=1)
     index = strategy.extended.collectives.worker_index
     socket.gethostname = lambda: HOSTS[index]
-    keras_snapshots.find_instance = lambda: Instance()
+    host_snapshots.find_instance = lambda: Instance()
 
     class Kill(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

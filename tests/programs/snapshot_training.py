@@ -21,6 +21,7 @@ from tfdist.cluster.instances import Instance
 from tfdist.estimator.loop import snapshots
 from tfdist.process.snapshot_folders import folder_of_host, name_for
 from tfdist.strategies import strategy_for_run
+from tfdist.strategies.saving import snapshots as host_snapshots
 from tfdist.testing.run import wait_until
 
 STEPS, EVERY = 30, 5
@@ -81,7 +82,7 @@ def train(model_dir: str, kill: tuple[int, int] | None = None, *, own_host: bool
     index = int(strategy.extended.collectives.worker_index)
     if own_host:
         socket.gethostname = lambda: f"host-{index}"
-        snapshots.find_instance = lambda: Instance()
+        snapshots.find_instance = host_snapshots.find_instance = lambda: Instance()
 
     def input_fn() -> tf.data.Dataset:
         dataset = tf.data.Dataset.range(1000 * index, 1000 * index + 40)

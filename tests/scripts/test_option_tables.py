@@ -1,11 +1,14 @@
 import option_tables
 import pytest
 
+from tfdist.launch.options.command_line import CommandLine
 
-@pytest.mark.parametrize("name", option_tables.PAGES)
-def test_the_table_in_the_docs_is_the_one_that_follows_from_the_declarations(name: str) -> None:
-    line = option_tables.PAGES[name]
-    page = (option_tables.DOCS / name).read_text()
+
+@pytest.mark.parametrize("line", option_tables.COMMANDS, ids=lambda line: line.prog)
+def test_the_table_in_the_docs_is_the_one_that_follows_from_the_declarations(
+    line: CommandLine,
+) -> None:
+    page = option_tables.PAGE.read_text()
     assert option_tables.with_table(page, line) == page, "run scripts/option_tables.py"
     for option in line.declared:
         assert not option.help or f"`{option.long_name}" in page
@@ -13,4 +16,4 @@ def test_the_table_in_the_docs_is_the_one_that_follows_from_the_declarations(nam
 
 def test_a_page_without_a_place_for_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="options of tfdist run"):
-        option_tables.with_table("# Launching", option_tables.PAGES["launching.md"])
+        option_tables.with_table("# Launching", option_tables.RUN)

@@ -67,7 +67,7 @@ def instance_index() -> int:
 
 
 def local_instance_index() -> int:
-    """Returns this instance's index among those of its machine, from 0."""
+    """Returns this instance's index on its machine, from 0."""
     return find_instance().local_index
 
 
@@ -151,7 +151,7 @@ def global_batch_size(micro_batch_size: int, accumulation_steps: int = 1) -> int
 
     Args:
       micro_batch_size: Examples that one replica sees at a time.
-      accumulation_steps: Micro-batches whose gradients a replica adds up.
+      accumulation_steps: Micro-batches over which a replica adds its gradients up.
 
     Raises:
       ValueError: If a number is not an integer of at least 1.
@@ -166,7 +166,7 @@ def micro_batch_size(global_batch_size: int, accumulation_steps: int = 1) -> int
 
     Args:
       global_batch_size: Examples that all replicas see for one update of the weights.
-      accumulation_steps: Micro-batches whose gradients a replica adds up.
+      accumulation_steps: Micro-batches over which a replica adds its gradients up.
 
     Raises:
       ValueError: If the global batch does not split evenly; the message has the nearest sizes.

@@ -88,7 +88,7 @@ def expand_node_list(text: str, called: str = "SLURM_STEP_NODELIST") -> list[str
         raise ClusterError(f'{called} {shown(text)} is not a node list. Write it like "n[0-3],m".')
     try:
         patterns = [_alternatives(pattern) for pattern in re.findall(part, text)]
-        _check_count(sum(math.prod(len(one) for one in pattern) for pattern in patterns))
+        _check_count(sum(math.prod(len(words) for words in pattern) for pattern in patterns))
     except ValueError as error:
         raise ClusterError(f"{called} {shown(text)} has {error}.") from None
     return ["".join(name) for pattern in patterns for name in itertools.product(*pattern)]
@@ -108,7 +108,7 @@ def _expand_ranges(text: str) -> list[str]:
         if int(first) > int(last):
             raise ValueError(f'the range {shown(part)}. Write a range like "0-3" or "7"')
         _check_count(len(numbers) + int(last) - int(first) + 1)
-        numbers += [f"{one:0{len(first)}d}" for one in range(int(first), int(last) + 1)]
+        numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     return numbers
 
 

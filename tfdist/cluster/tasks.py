@@ -128,7 +128,7 @@ class Cluster:
         return self.workers.index(task)
 
     def local_index(self, task: Task) -> int:
-        """Returns the position of `task` among those of its machine; a ClusterError as above."""
+        """Returns the position of `task` on its machine; a ClusterError as above."""
         return self._local_workers(task).index(task)
 
     def num_local_workers(self, task: Task) -> int:
@@ -259,7 +259,8 @@ def printable(text: str, most: int = 300) -> str:
     direction are shown as Python writes them: "\x1b[2J".
     """
     shown = "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:most]
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text[:most]
     )
     return shown if len(text) <= most else f"{shown[:most]}..."
 

@@ -1,6 +1,6 @@
 """The Estimator API on stock TensorFlow, with host_call.
 
-Names, arguments, files and log lines are those of tf.estimator. Importing this package makes
+Names, arguments, files and log lines are as in tf.estimator. Importing this package makes
 `tf.keras` Keras 2 (tf-keras), because its layers build v1 graphs. A choice that the user has
 already made stays.
 """

@@ -209,7 +209,7 @@ class Estimator:
           NanLossDuringTrainingError: If the loss became NaN on any worker.
           WorkerLostError: If another worker was lost.
           ModelMismatchError: If the workers' models differ.
-          CheckpointMismatchError: If the model differs from that of model_dir's checkpoint.
+          CheckpointMismatchError: If the model differs from model_dir's checkpoint.
           ModelDirInUseError: If another process trains in the same model_dir.
           CheckpointDamagedError: If model_dir has checkpoints, but all are damaged.
           CheckpointSpaceError: If there is no disk space for a checkpoint.
@@ -370,7 +370,7 @@ class Estimator:
         """Writes a SavedModel that holds the model in several modes, with one set of variables.
 
         `input_receiver_fn_map` is a dict of mode to receiver function; modes with None are left
-        out. The other arguments, the result and the errors are those of `export_saved_model`.
+        out. The other arguments, the result and the errors are as in `export_saved_model`.
         """
         return self._export_all_saved_models(
             export_dir_base,
@@ -441,7 +441,7 @@ class Estimator:
         )
 
     def _checkpoint_to(self, work: str, given: str | None) -> str | None:
-        """Returns the given checkpoint, else the newest one; says so if there is none."""
+        """Returns `given`, else the newest whole checkpoint, else None, which it logs."""
         path = given or newest_whole(self.model_dir)
         if path is None:
             is_cold = self._warm_start_settings is None

@@ -1,4 +1,4 @@
-"""Names of tf.estimator that are not here: objects whose use says what to take instead.
+"""Names of tf.estimator that are not here: objects that tell at their use what to take instead.
 
 Libraries import such names, and make subclasses of them, without using them in every program. So
 the names can be imported; only their use is an error.

@@ -116,14 +116,14 @@ class _Options:
             self._values[full] = _CHECKS.get(full, _any_value)(full, value)
         else:
             length = len(self._path)
-            options = [one[length:] for one in _CHECKS if one.startswith(self._path)]
-            options = [one for one in options if "." not in one]
+            options = [check[length:] for check in _CHECKS if check.startswith(self._path)]
+            options = [option for option in options if "." not in option]
             near = difflib.get_close_matches(name, options, 1)
             known = f"Did you mean {near[0]}?" if near else f"It has {', '.join(options)}."
             raise AttributeError(f"IPUConfig has no option {full}. {known}")
         if full == _SET_ALL:
-            for one in (*_EXCEPTIONS, "esr") if value else ():
-                setattr(self, one, True)
+            for exception in (*_EXCEPTIONS, "esr") if value else ():
+                setattr(self, exception, True)
         elif full not in _DEFAULTS:
             self._unused.add(full)
 

@@ -1,4 +1,4 @@
-"""`ipu.ipu_pipeline_estimator`: the Estimator whose model_fn returns stages, and its spec."""
+"""`ipu.ipu_pipeline_estimator`: the Estimator with a model_fn that returns stages, and its spec."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def IPUPipelineEstimatorSpec(
 ) -> PipelineEstimatorSpec:
     """Makes a `PipelineEstimatorSpec` with the original's order of arguments and its defaults.
 
-    The arguments are those of `PipelineEstimatorSpec`. A `pipeline_schedule` of None is Grouped, a
+    The arguments are as in `PipelineEstimatorSpec`. A `pipeline_schedule` of None is Grouped, a
     `recomputation` of None is `IPUConfig.allow_recompute`. The "sum" of the gradients of a step's
     micro-batches is the original's reduction; "mean" divides it by their number. Members of
     `GradientAccumulationReductionMethod` say the same.

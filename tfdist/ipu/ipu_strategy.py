@@ -13,8 +13,8 @@ def IPUStrategy(
 ) -> LocalStrategy:
     """Returns a `LocalStrategy` for the original's arguments, with variables on the device.
 
-    Its replicas are those of this instance, and take the dataset's batches in turn. Instances know
-    nothing of each other. The arguments are those of `PopDistStrategy`.
+    Its replicas are this instance's, and take the dataset's batches in turn. Instances know
+    nothing of each other. The arguments are as in `PopDistStrategy`.
 
     Raises:
       ValueError: If it is another IPU than the first.

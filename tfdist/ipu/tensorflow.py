@@ -1,8 +1,8 @@
 """TensorFlow as the original's programs use it: the v1 names, `tf.estimator`, Keras 2.
 
 With `norms.experimental.distributed_batch_norm_replica_group_size` above 1 in this process's
-`IPUConfig`, the batch norms of `layers` and `keras.layers` are those of `tfdist.training` over such
-groups.
+`IPUConfig`, the batch norms of `layers` and `keras.layers` come from `tfdist.training`, over groups
+of that size.
 
 TF_CONFIG is checked before TensorFlow is imported, which takes seconds.
 """
@@ -39,7 +39,7 @@ class _Overlay(ModuleType):
 
 
 class _LayersOverlay(_Overlay):
-    """A module of layers whose batch norm is that of the process's options when it is read."""
+    """A module of layers with the batch norm of the process's options when it is read."""
 
     def __init__(self, under: Any, name: str, over_groups: Any) -> None:
         super().__init__(under)

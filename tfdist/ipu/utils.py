@@ -151,7 +151,7 @@ _REFUSED = {
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a function whose options have no effect.
+    """Returns a function with options that have no effect.
 
     Raises:
       AttributeError: For a name that is not supported; the message says what to write.

@@ -68,7 +68,7 @@ class StatusOptions:
 STATUS = CommandLine(
     prog="tfdist status",
     options=StatusOptions,
-    description="Lists the runs whose logs are in this folder, with worker 0's last line.",
+    description="Lists the runs with logs in this folder, with worker 0's last line.",
     takes_command=False,
 )
 

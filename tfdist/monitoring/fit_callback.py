@@ -15,7 +15,7 @@ class FitCallback:
 
     Args:
       begin: Called before the first step, with the number of updates that the model has had.
-      report: Called with the step and Keras' logs, which are those of all workers.
+      report: Called with the step and Keras' logs of all workers.
       end: Called when `fit` ends.
       every_n_steps: The interval.
     """

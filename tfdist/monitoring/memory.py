@@ -92,7 +92,7 @@ class MemoryHook(MeasuringHook):
 def host_memory() -> MemoryUse:
     """Reads the physical memory of this process from Linux.
 
-    The peak is not that of `resource.getrusage`, which counts the process that started this one.
+    The peak is not `resource.getrusage`'s, which counts the process that started this one.
     """
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}

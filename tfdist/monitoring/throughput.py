@@ -39,7 +39,7 @@ class ThroughputHook(MeasuringHook):
 
     Every worker that has the hook measures itself. A hook cannot see inside a session call, so
     TensorFlow traces the last call of each interval, and its shares are reported as a sample. A
-    traced call is slower than others. The time in reductions is that of sending and of waiting for
+    traced call is slower than others. The time in reductions is spent on sending and on waiting for
     other workers together: TensorFlow does not separate them.
 
     Args:

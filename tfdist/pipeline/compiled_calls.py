@@ -81,9 +81,9 @@ class CompiledCalls:
     def __call__(self, arguments: tuple[Any, ...]) -> Any:
         """Runs one call; see `TrainingModel.__call__` and `InferenceModel.__call__`."""
         with tf.device(HOST):
-            flat = [tf.convert_to_tensor(one) for one in tf.nest.flatten(arguments)]
+            flat = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(arguments)]
         batch = self._micro_batch_size(flat)
-        specs = [tf.TensorSpec([batch, *one.shape[1:]], one.dtype) for one in flat]
+        specs = [tf.TensorSpec([batch, *leaf.shape[1:]], leaf.dtype) for leaf in flat]
         key = tf.nest.map_structure(lambda _: None, arguments), tuple(specs)
         program = self._programs.get(repr(key))
         if program is None:
@@ -98,14 +98,14 @@ class CompiledCalls:
 
     def _micro_batch_size(self, arguments: Sequence[tf.Tensor]) -> int:
         """Returns the samples of a micro-batch; refuses arguments that do not split into them."""
-        if not all(one.shape.rank for one in arguments):
+        if not all(argument.shape.rank for argument in arguments):
             raise TypeError(
                 "the arguments of a call are arrays or tensors, got single numbers. A list is a "
                 "structure of arguments: make an array of it with np.array."
             )
-        sizes = {int(one.shape[0]) for one in arguments}
+        sizes = {int(argument.shape[0]) for argument in arguments}
         if len(sizes) != 1:
-            shapes = listed(str(tuple(one.shape)) for one in arguments)
+            shapes = listed(str(tuple(argument.shape)) for argument in arguments)
             raise ValueError(
                 f"the arguments of a call have the same number of samples in their first "
                 f"dimension, got shapes {shapes}. Constants belong into the model."

@@ -80,6 +80,8 @@ def compute_devices() -> tuple[str, ...]:
 
 def _indices(kind: str) -> list[int]:
     """Returns the numbers of this process's logical devices of a kind."""
-    specs = [tf.DeviceSpec.from_string(one.name) for one in tf.config.list_logical_devices(kind)]
+    specs = [
+        tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices(kind)
+    ]
     # A strategy of several workers may list the other workers' devices after those of this process.
     return [spec.device_index for spec in specs if spec.task == specs[0].task]

@@ -105,7 +105,7 @@ class Settings:
     def changes(self) -> dict[str, Any]:
         """Returns the values that differ from the defaults, by name, in the order above."""
         default = Settings()
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 

@@ -29,7 +29,7 @@ class PlannedStage:
 
     # Names of the blocks, in the order in which the forward pass enters them.
     blocks: tuple[str, ...]
-    device: int  # Index of the stage's device among those of one replica.
+    device: int  # Index of the stage's device among one replica's devices.
 
     @property
     def name(self) -> str:
@@ -84,8 +84,8 @@ def devices_per_replica(stages: Sequence[PlannedStage]) -> int:
 def replica_devices(stages: Sequence[PlannedStage], replica: int) -> tuple[int, ...]:
     """Returns the device of each stage of a replica, among all devices of this process.
 
-    The devices of a replica follow those of the previous one: if the stages of replica 0 are on
-    devices 0 and 1, those of replica 1 are on devices 2 and 3.
+    The devices of a replica follow the previous replica's: if the stages of replica 0 are on
+    devices 0 and 1, the stages of replica 1 are on devices 2 and 3.
     """
     first = replica * devices_per_replica(stages)
     return tuple(first + stage.device for stage in stages)
@@ -101,7 +101,7 @@ def _automatic_stages(rule: AutoStage, found: Sequence[FoundBlock]) -> tuple[Sta
             raise ValueError(
                 f"block {name} names no device, and {rule!r} makes its stages of the blocks' "
                 f"devices. Write Block({name}, device=0), or name the stages: "
-                f"PipelinedExecution({', '.join(quoted(one.name) for one in found)})."
+                f"PipelinedExecution({', '.join(quoted(candidate.name) for candidate in found)})."
             )
         blocks_on.setdefault(block.device, []).append(block.name)
     return tuple(Stage(*names).device(device) for device, names in blocks_on.items())
@@ -183,7 +183,7 @@ def check_plan(
 ) -> None:
     """Refuses a plan that cannot run with these options or on this machine.
 
-    The arguments after the schedule are those of `Settings`, whether there is a backward pass, and
+    The arguments after the schedule are as in `Settings`, whether there is a backward pass, and
     the number of this process's devices without the host. The schedule "sequential" needs no
     minimum number of micro-batches, since it does not fill a pipeline.
 

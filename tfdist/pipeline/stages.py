@@ -196,12 +196,12 @@ def _read_stages(args: tuple[Any, ...]) -> tuple[Stage, ...] | AutoStage:
         return AutoStage.SAME_AS_DEVICE
     if isinstance(args[0], AutoStage) and len(args) == 1:
         return args[0]
-    if any(isinstance(one, AutoStage) for one in args):
+    if any(isinstance(arg, AutoStage) for arg in args):
         raise ValueError(
             f"an AutoStage stands alone, got {listed(map(repr, args))}. "
             "Write it without the rest, or the stages without it."
         )
-    stages = tuple(_read_stage(one) for one in args)
+    stages = tuple(_read_stage(arg) for arg in args)
     stage_of: dict[str, Stage] = {}
     for stage in stages:
         for name in stage.block_names:
@@ -219,7 +219,9 @@ def _read_stage(written: Any) -> Stage:
         return written
     if isinstance(written, str):
         return Stage(written)
-    if isinstance(written, (list, tuple)) and not any(isinstance(one, Stage) for one in written):
+    if isinstance(written, (list, tuple)) and not any(
+        isinstance(stage, Stage) for stage in written
+    ):
         return Stage(*written)
     raise TypeError(
         f"an execution strategy takes stages, names of blocks, lists of names or one AutoStage, "
@@ -228,11 +230,11 @@ def _read_stage(written: Any) -> Stage:
 
 
 def _args_shown(stages: tuple[Stage, ...] | AutoStage) -> list[str]:
-    return [repr(one) for one in ([stages] if isinstance(stages, AutoStage) else stages)]
+    return [repr(stage) for stage in ([stages] if isinstance(stages, AutoStage) else stages)]
 
 
 def _call_shown(name: str, args: Sequence[str]) -> str:
     line = f"{name}({', '.join(args)})"
     if len(line) <= REPR_WIDTH:
         return line
-    return "\n".join([f"{name}(", *(f"    {one}," for one in args), ")"])
+    return "\n".join([f"{name}(", *(f"    {arg}," for arg in args), ")"])

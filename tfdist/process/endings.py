@@ -37,7 +37,7 @@ ENDED_INSIDE = "the program ended inside of fit"
 
 
 class OneLineError(Exception):
-    """An error whose message is all that the user needs; it is shown without a stack.
+    """An error with a message that is all that the user needs; it is shown without a stack.
 
     Attributes:
       exit_code: The exit code of the program if the error is not caught; see `exit_codes`.

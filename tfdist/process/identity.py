@@ -1,6 +1,6 @@
 """The identity of a process: the place in which its number counts, and its start time.
 
-Files and folders whose names have it tell others whether the process that uses them still runs.
+Files and folders with it in their names tell others whether the process that uses them still runs.
 """
 
 from __future__ import annotations

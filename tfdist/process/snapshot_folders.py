@@ -76,7 +76,7 @@ def remove_run(run: str) -> None:
 
 
 def remove_stale() -> None:
-    """Removes this user's snapshots of runs whose launcher has ended without doing so."""
+    """Removes this user's snapshots of runs with a launcher that has ended without doing so."""
     for folder in MEMORY.glob(f"{_PREFIX}*"):
         if _is_own(folder) and is_abandoned(folder, _changed_s):
             shutil.rmtree(folder, ignore_errors=True)

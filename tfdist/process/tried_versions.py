@@ -68,7 +68,7 @@ def explained(error: ImportError, versions: Mapping[str, str]) -> ImportError:
     if package not in _OF_TENSORFLOW or not newer:
         return error
     found = " and ".join(f"{name} {versions[name]}" for name in newer)
-    wanted = " ".join(f'"{one}"' for name in newer for one in requirements(name))
+    wanted = " ".join(f'"{requirement}"' for name in newer for requirement in requirements(name))
     return ImportError(
         f"tfdist does not work with {found}: {error.msg.partition(' (')[0]}. Run: pip install "
         f"{wanted}",

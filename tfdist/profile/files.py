@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,34 @@ _IN_WORDS = {
 
 
 def write_profile(profile: Profile, directory: str | os.PathLike[str]) -> list[Path]:
-    """Writes `profile.txt`, `trace.json` and `profile.png` into a folder, and returns their paths.
+    """Writes `profile.txt`, `trace.json` and `profile.png`; see `write_files`."""
+    text, trace = text_of(profile), trace_of(profile)
+    return write_files(directory, "profile", text, trace, lambda path: _draw(profile, path))
 
-    Existing files with these names are replaced. The picture is written last; without matplotlib
-    it raises an ImportError.
+
+def write_files(
+    directory: str | os.PathLike[str],
+    name: str,
+    text: str,
+    trace: dict[str, Any],
+    draw: Callable[[Path], None],
+) -> list[Path]:
+    """Writes `NAME.txt`, `trace.json` and `NAME.png` into a folder; returns their paths.
+
+    The folder is created if necessary, and existing files with these names are replaced. The
+    picture is written last: without matplotlib the other files are still written.
+
+    Raises:
+      ImportError: If matplotlib is not installed; a message of one line. `picture.check_can_draw`
+        raises it earlier.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    text, trace, image = (folder / name for name in ("profile.txt", "trace.json", "profile.png"))
-    text.write_text(text_of(profile), encoding="utf-8")
-    trace.write_text(json.dumps(trace_of(profile)), encoding="utf-8")
-    _draw(profile, image)
-    return [text, trace, image]
+    paths = [folder / file for file in (f"{name}.txt", "trace.json", f"{name}.png")]
+    paths[0].write_text(text, encoding="utf-8")
+    paths[1].write_text(json.dumps(trace), encoding="utf-8")
+    draw(paths[2])
+    return paths
 
 
 def text_of(profile: Profile) -> str:

@@ -29,7 +29,7 @@ def describe_tensorflow() -> dict[str, Any]:
         "tensorflow": tf.__version__,
         # TensorFlow's Keras 2 has no `__version__`.
         "keras": getattr(tf.keras, "__version__", None) or metadata.version("tf-keras"),
-        "gpus": [one.get("device_name", "GPU") for one in details],
+        "gpus": [detail.get("device_name", "GPU") for detail in details],
     }
 
 

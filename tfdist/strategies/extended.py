@@ -166,12 +166,12 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         return [_value_in(args[0], replica) for replica in range(self.placement.num_replicas)]
 
     def replica_in_worker(self) -> int:
-        """Returns the index in this worker, from 0, of the replica whose code is running."""
+        """Returns the index in this worker, from 0, of the running replica."""
         return self._get_local_replica_id(replica_in_sync_group())
 
     @property
     def first_replica_in_sync(self) -> int:
-        """The index of this worker's first replica among those of all workers."""
+        """The index of this worker's first replica among all workers' replicas."""
         return self._get_replica_id_in_sync_group(0)
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
@@ -265,9 +265,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         kwargs: Any,
         group: bool,
     ) -> Any:
-        # What is left out of a branch's own inputs, such as updates to wait for, comes first.
+        # `if_counted` may run `fn` in a branch, which does not wait for arguments that it does not
+        # use. Wait here.
         first = tf.nest.flatten(args) if self.reducer.has_weights else []
-        first = [one for one in first if isinstance(one, (tf.Operation, tf.Tensor))]
+        first = [part for part in first if isinstance(part, (tf.Operation, tf.Tensor))]
         with tf.device(self.placement.variable_device), tf.control_dependencies(first):
             result = self.reducer.if_counted(lambda: fn(*args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)

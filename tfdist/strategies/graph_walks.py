@@ -1,6 +1,6 @@
 """Walks over the operations of a graph: those that others depend on, and those computed from them.
 
-A graph may have loops of TensorFlow 1, whose edges lead back. Each walk visits an operation once;
+A graph may have loops of TensorFlow 1, with edges that lead back. A walk visits an operation once;
 `bits_behind` repeats where a loop makes it necessary. A walk stays in one graph: what the functions
 of a `tf.while_loop` or `tf.cond` contain belongs to other graphs.
 """
@@ -67,7 +67,7 @@ def bits_behind(
     sources = {op: sources_of(op, control_inputs=control_inputs) for op in ops}
     bits = {op: own_bits.get(op, 0) for op in sources}
     has_changed = True
-    while has_changed:  # Two passes, and more with loops, whose edges lead back.
+    while has_changed:  # Two passes, and more with loops, with edges that lead back.
         has_changed = False
         for op, before in sources.items():
             mask = bits[op]

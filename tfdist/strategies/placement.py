@@ -70,7 +70,7 @@ class Placement:
         return f"/device:{kind}:{first + index}"
 
     def with_devices(self, number: int) -> Placement:
-        """Returns a placement whose replicas have at least `number` devices each.
+        """Returns a placement with at least `number` devices for each replica.
 
         Raises:
           DeviceError: If this machine has fewer GPUs.
@@ -118,7 +118,7 @@ class Placement:
         update, so it reads the variable itself. With `inside_loop`, of steps, the copy would be
         stale after the first step, so there every read fetches the value from the host. Variables
         that are not trainable (slots, counters) have no copy: they may be read again after their
-        update in the same step. `next_creator` and `kwargs` are those of
+        update in the same step. `next_creator` and `kwargs` are as in
         `tf.variable_creator_scope`; a slot variable's `colocate_with` is honoured.
         """
         kwargs = lift_initial_value(kwargs)
@@ -198,7 +198,7 @@ def place(
 ) -> Placement:
     """Returns this worker's placement, after checking that its devices exist.
 
-    The arguments are those of `Placement`. A device may be named in other ways ("GPU:1", "/gpu:1");
+    The arguments are as in `Placement`. A device may be named in other ways ("GPU:1", "/gpu:1");
     None means the first GPU, or the second logical CPU on a machine without one. `CPU:n` exists for
     any n.
 

@@ -83,7 +83,7 @@ def is_of_an_earlier_runtime(dataset: tf.data.Dataset) -> bool:
     """Returns whether a dataset was made before `start_eager_server` gave devices other names."""
     if not tf.executing_eagerly():
         return False
-    names = [one.name for one in tf.config.list_logical_devices()]
+    names = [device.name for device in tf.config.list_logical_devices()]
     # Without a server a logical device's name has no job, and a tensor's has.
     full = {name if name.startswith("/job:") else f"{_LOCAL_TASK}{name}" for name in names}
     return dataset._variant_tensor.device not in full
@@ -114,7 +114,7 @@ def yields_arrays_of_python(dataset: Any) -> bool:
         nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
         if any(node.op in _PYTHON_OPS for node in nodes):
             return True
-    return any(yields_arrays_of_python(one) for one in dataset._inputs())
+    return any(yields_arrays_of_python(source) for source in dataset._inputs())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,8 +71,8 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable as Reso
 # Whether a SavedModel is being written, whose functions are traced for it.
 from tensorflow.python.saved_model import save_context
 
-# Those of strategies and optimizers stay, as TensorFlow's own do: a program's first step would take
-# a second longer. A program's own functions are converted before a strategy gets them.
+# AutoGraph skips our functions, as it skips TensorFlow's: converting them would add a second to the
+# first step. A program's own functions are converted before a strategy gets them.
 autograph.CONVERSION_RULES = (
     autograph.DoNotConvert("tfdist.strategies"),
     autograph.DoNotConvert("tfdist.training.optimizers"),
@@ -297,7 +297,7 @@ def _named_as_in_the_first_replica(next_creator: Callable[..., Any], **kwargs: A
 
 
 def replica_in_sync_group() -> int:
-    """Returns the index, over all workers, of the replica whose code is running.
+    """Returns the index, over all workers, of the running replica.
 
     The public property returns a tensor.
     """
@@ -380,7 +380,9 @@ def nodes_in_functions(op: tf.Operation) -> list[Any]:
     found, waiting = [], [op.node_def]
     while waiting:
         attributes = waiting.pop().attr.values()
-        for function in [f for one in attributes for f in (one.func, *one.list.func) if f.name]:
+        for function in [
+            f for attribute in attributes for f in (attribute.func, *attribute.list.func) if f.name
+        ]:
             nodes = op.graph._get_function(function.name).cached_definition.node_def
             found += nodes
             waiting += nodes
@@ -398,11 +400,13 @@ def announce_calls(target: str, announce: Callable[[list[tf.Operation]], None]) 
     do_run, make_callable = BaseSession._do_run, BaseSession.make_callable
 
     def announce_new(session: v1.Session, needed: Sequence[tf.Tensor | tf.Operation]) -> None:
-        names = tuple(one.name for one in needed)
+        names = tuple(op_type.name for op_type in needed)
         known = announced.setdefault(session, set())
         if names not in known:
             known.add(names)
-            announce([one.op if isinstance(one, tf.Tensor) else one for one in needed])
+            announce(
+                [op_type.op if isinstance(op_type, tf.Tensor) else op_type for op_type in needed]
+            )
 
     def run(session: v1.Session, handle: Any, ops: Any, tensors: Any, *rest: Any) -> Any:
         if session.sess_str == target.encode():
@@ -451,7 +455,9 @@ def put_into_container(graph: tf.Graph, name: str, *, instead_of: str) -> set[st
     names, have_container = set(), {}
     for op in graph.get_operations():
         if op.type not in have_container:
-            have_container[op.type] = any(one.name == "container" for one in op.op_def.attr)
+            have_container[op.type] = any(
+                attribute.name == "container" for attribute in op.op_def.attr
+            )
         if not have_container[op.type]:
             continue
         given = op.get_attr("container").decode()
@@ -535,7 +541,7 @@ def vary_seeds(replica: Callable[[], tuple[int, int]], step: int) -> None:
         another in this worker    program's seed + r * step    a count of its own
 
     Args:
-      replica: Returns r, the number over all workers of the replica whose code is running, and its
+      replica: Returns r, the number over all workers of the running replica, and its
         number in this worker; (0, 0) outside of replicas.
       step: The distance of the replicas' seeds.
     """

@@ -40,7 +40,7 @@ def strategy_for_run(
     `MultiWorkerStrategy` if TF_CONFIG or a Slurm step lists the workers; else `HorovodStrategy` if
     `mpirun` or `horovodrun` started several processes; else `LocalStrategy`, also under a launcher
     of one process, which needs no Horovod. An evaluator task gets a `MultiWorkerStrategy` with
-    itself as the only worker. The arguments are those of these strategies; `compression` has no
+    itself as the only worker. The arguments are as in these strategies; `compression` has no
     effect in a run of one process.
 
     Raises:

@@ -76,7 +76,7 @@ class FakeCluster:
         """Calls `function(*args, **kwargs)` in every worker and returns the values.
 
         The function is sent to the workers by value: a test's own functions, closures and lambdas
-        can be used. A worker whose call has returned stays until the calls of all have.
+        can be used. A worker stays after its call has returned until the calls of all have.
 
         Args:
           function: The function.
@@ -84,7 +84,7 @@ class FakeCluster:
           num_workers: The number of workers; by default 2, and 1 with engine "none".
           engine: "grpc", "horovod" or "none".
           timeout_s: The limit for the call in all workers, counted from the start of the last.
-          env: Environment variables for every worker; they override those of the test.
+          env: Environment variables for every worker; they override the test's.
           **kwargs: The function's keyword arguments.
 
         Returns:
@@ -152,7 +152,7 @@ class FakeCluster:
     ) -> ScriptRun:
         """Starts a Python script in every worker, to be watched, signalled and waited for.
 
-        Use it in a `with` statement. The arguments are those of `run_script`.
+        Use it in a `with` statement. The arguments are as in `run_script`.
 
         Raises:
           ValueError: If an option of Python is given to a forked script.

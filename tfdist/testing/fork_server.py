@@ -39,7 +39,7 @@ _REQUEST_LIMIT_S = 10.0
 
 def main(socket_path: str) -> None:
     """Serves until standard input ends; in a forked process, does the job and exits."""
-    # The first handler registered is the last to run, after those of all that is imported.
+    # The first handler registered is the last to run, after the handlers of all imports.
     atexit.register(_end_at_once)
     server = os.getpid()
     job = _Server(socket_path).serve()
@@ -76,7 +76,7 @@ def parse_request(line: str) -> Job | list[str] | None:
         modules = fields["preload"]
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
-    is_sound = isinstance(modules, list) and all(isinstance(one, str) for one in modules)
+    is_sound = isinstance(modules, list) and all(isinstance(module, str) for module in modules)
     return modules if is_sound else None
 
 

@@ -20,13 +20,15 @@ class NamePatterns:
     """
 
     def __init__(self, argument: str, patterns: Sequence[str] | None) -> None:
-        if isinstance(patterns, str) or not all(isinstance(one, str) for one in patterns or ()):
+        if isinstance(patterns, str) or not all(
+            isinstance(pattern, str) for pattern in patterns or ()
+        ):
             example = patterns if isinstance(patterns, str) else "bias"
             raise TypeError(
                 f"{argument} must be a list of patterns, got {patterns!r}. Write [{example!r}]."
             )
         self._argument = argument
-        self._patterns = [_compile(argument, one) for one in patterns or ()]
+        self._patterns = [_compile(argument, pattern) for pattern in patterns or ()]
         self._reported: set[str] = set()
 
     def fit(self, variable: Any) -> bool:

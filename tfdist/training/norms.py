@@ -1,4 +1,4 @@
-"""Norms whose bits are the same on every worker that has the same values.
+"""Norms with the same bits on every worker that has the same values.
 
 TensorFlow's full reductions split a large tensor by the number of threads of the process, so that
 two workers with different numbers of cores get sums that differ in the last bits. Here a tensor is

@@ -1,4 +1,4 @@
-"""Names of precisions: the dtype in which a model computes, and that of its weights."""
+"""Names of precisions: the dtypes in which a model computes and has its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 class Precision:
     """The precision of a model."""
 
-    name: str  # Its name, which is also that of the policy of tf_keras.
+    name: str  # Its name, also of tf_keras' policy.
     compute: tf.DType  # The dtype of the forward and the backward pass.
     weights: tf.DType  # The dtype of the trainable weights.
 

@@ -62,7 +62,7 @@ def polynomial_decay(
     """Returns a schedule end_rate + (rate - end_rate) (1 - t / T)^power, T = steps - first_step.
 
     t is the number of steps after `first_step`, at most T. A `power` of 1 is a linear decay. The
-    other arguments are those of `linear_decay`.
+    other arguments are as in `linear_decay`.
     """
     check_number("power", power, above=0)
     rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)
@@ -74,7 +74,7 @@ def cosine_decay(rate: float, steps: int, end_rate: float = 0.0, first_step: int
     """Returns a schedule end_rate + (rate - end_rate) (1 + cos(pi t / T)) / 2, T as above.
 
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, without
-    restarts. The arguments are those of `linear_decay`.
+    restarts. The arguments are as in `linear_decay`.
     """
     rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)
     share = _share_left(steps, first_step)

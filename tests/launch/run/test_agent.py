@@ -75,7 +75,7 @@ def test_a_connection_on_which_nobody_answers_for_too_long_is_a_closed_one() -> 
         reader.set_exception(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
         writer.get_extra_info = lambda *_: None  # type: ignore[method-assign]
         channel = Channel(reader, writer)
-        heard = await channel.hear()
+        heard = await channel.receive()
         channel.close()
         return heard
 

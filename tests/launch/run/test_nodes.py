@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.failures.failure import Failure
 from tfdist.launch.machine.ports import ReservedPorts
-from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.run.verdict import is_new_port_needed
 
 Launch = Callable[..., Any]
 
@@ -41,8 +38,3 @@ def test_the_workers_of_two_launchers_meet(launch: Launch) -> None:
         own = [2 * rank, 2 * rank + 1]
         assert said == [(str(index), str(index), str(index % 2)) for index in own]
         assert run.log(f"worker-{own[1]}").startswith("worker")
-
-
-def test_a_port_that_the_user_has_chosen_is_not_replaced(failed: Callable[..., Failure]) -> None:
-    chosen = RunOptions(command=("true",), nodes=("a:1", "b:1"), node_rank=0, num_instances=2)
-    assert not is_new_port_needed(failed(code=201), chosen)

@@ -1,87 +1,12 @@
 """Restarts of a failed run from its last checkpoint, where a restart may help."""
 
-import re
 import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tfdist.launch.failures.failure import Failure
-from tfdist.launch.options.hosts import Host
-from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.run.verdict import is_new_port_needed, why_no_restart
-from tfdist.process.exit_codes import NO_SPACE
-
 Launch = Callable[..., Any]
-Failed = Callable[..., Failure]
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        *({"code": code} for code in (1, 3, 200)),
-        *({"code": number, "kind": "signal"} for number in (2, 9)),
-        *({"code": None, "kind": kind} for kind in ("stalled", "silent")),
-        {"code": 0, "kind": "ended early"},
-    ],
-)
-def test_a_run_starts_again_as_often_as_it_may(failed: Failed, facts: dict[str, Any]) -> None:
-    failure = failed(**facts)
-    assert why_no_restart(failure, restarts=0, max_restarts=2) is None
-    assert why_no_restart(failure, restarts=1, max_restarts=2) is None
-    assert "2 of 2" in (why_no_restart(failure, restarts=2, max_restarts=2) or "")
-    assert why_no_restart(failure, restarts=0, max_restarts=0) is not None
-
-
-@pytest.mark.parametrize("code", [2, NO_SPACE, 126, 127])
-def test_a_permanent_failure_does_not_start_again(failed: Failed, code: int) -> None:
-    assert why_no_restart(failed(code=code), restarts=0, max_restarts=2) is not None
-
-
-REPEATS = "ERROR:tensorflow:A restart from the last checkpoint would end in the same way: its ..."
-NAN = "tensorflow...NanLossDuringTrainingError: NaN loss during training."
-
-
-@pytest.mark.parametrize(
-    ("facts", "earlier", "expected"),
-    [
-        ({"exception": NAN, "step": 12}, {"exception": NAN, "step": 12}, "twice.* at step 12,"),
-        ({"step": 12}, {"step": 12}, "twice.* at step 12,"),
-        ({"exception": NAN}, {"exception": NAN}, "twice in the same way, so"),
-        ({"exception": NAN, "step": 13}, {"exception": NAN, "step": 12}, None),
-        ({"exception": "OSError: no", "step": 12}, {"exception": NAN, "step": 12}, None),
-        ({"exception": NAN, "step": 12}, None, None),
-        ({}, {}, None),  # Another program, of which nothing is known.
-        ({"code": 200, "step": 12}, {"code": 200, "step": 12}, None),
-        (
-            {"kind": "signal", "code": 9, "step": 12},
-            {"kind": "signal", "code": 9, "step": 12},
-            None,
-        ),
-        ({"exception": "KeyError: 1", "has_trained": False}, None, "before the first step"),
-        ({"exception": "SyntaxError: invalid syntax"}, None, "an error in the program's text"),
-        ({"exception": "KeyError: 1", "has_trained": True, "step": 3}, None, None),
-        ({"exception": NAN, "step": 12, "log_tail": (REPEATS,)}, None, "in the same way"),
-        ({"has_trained": False}, None, None),
-    ],
-)
-def test_what_would_fail_again_is_not_started_again(
-    failed: Failed, facts: dict[str, Any], earlier: dict[str, Any] | None, expected: str | None
-) -> None:
-    last = failed(**{"code": 1, "step": None, **facts})
-    before = None if earlier is None else failed(**{"code": 1, "step": None, **earlier})
-    reason = why_no_restart(last, restarts=1, max_restarts=9, earlier=before)
-    assert (reason is None) == (expected is None), reason
-    assert re.search(expected or "", reason or "")
-
-
-def test_only_ports_that_the_launcher_chose_are_replaced(failed: Failed) -> None:
-    here = RunOptions(command=("true",))
-    there = RunOptions(command=("true",), hosts=(Host(name="a"), Host(name="b")))
-    assert is_new_port_needed(failed(code=201), here)
-    assert not is_new_port_needed(failed(code=201), there)
-    assert not is_new_port_needed(failed(code=200), here)
 
 
 FAIL_ONCE = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.run.attempt import Attempt, start_message
+from tfdist.launch.run.worker_processes import WorkerProcesses, start_message
 from tfdist.launch.standby.standby import parse_answer
 from tfdist.launch.workers.messages import parse_message
 from tfdist.launch.workers.observed_time import ObservedClock
@@ -70,9 +70,9 @@ def test_a_message_without_a_fact_is_none(message: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Attempt:
-    async def made() -> Attempt:  # Its event belongs to a loop.
-        return Attempt(
+def processes(tmp_path: Path) -> WorkerProcesses:
+    async def made() -> WorkerProcesses:  # Its event belongs to a loop.
+        return WorkerProcesses(
             listen_on="127.0.0.1",
             own_hosts=[],
             grace_s=1.0,
@@ -89,15 +89,15 @@ def attempt(tmp_path: Path) -> Attempt:
 
 
 def test_the_launcher_can_use_each_message_that_reads_as_an_agents(
-    attempt: Attempt, mutated_lines: Lines
+    processes: WorkerProcesses, mutated_lines: Lines
 ) -> None:
     worker, sound = WorkerState(plan=PLAN), 0
     for line in mutated_lines(encoded(OF_AGENTS)):
         message = parse_message(line)
         if message is not None:
             sound += 1
-            attempt._greeted(message)
-            attempt._note(worker, message)
+            processes._greeted(message)
+            processes._note(worker, message)
     assert sound > 500
 
 

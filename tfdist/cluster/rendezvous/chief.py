@@ -205,9 +205,9 @@ class Gathering:
 
     def _tell_all(self, reply: Reply) -> None:
         line = encode(reply)
-        for one in list(self._joined.values()):
-            if not _is_sent(one.connection, line):
-                self._drop(one)
+        for joined in list(self._joined.values()):
+            if not _is_sent(joined.connection, line):
+                self._drop(joined)
 
     def _report_stranger(self, sender_ip: str) -> None:
         if not self._has_reported_strangers:

@@ -110,7 +110,7 @@ def find_other_program(
 
 
 def describe_difference(states: Mapping[int, PeerState]) -> str:
-    """Returns the line about two workers whose programs differ, given their states by index."""
+    """Returns the line about two workers with different programs, given their states by index."""
     places = ", ".join(f"worker {index} {_place_of(states[index])}" for index in sorted(states))
     return (
         f"{places}, and neither comes any further: every worker must make the same calls, with the "

@@ -117,7 +117,7 @@ def wait_for_servers(
 
     Must be called after `meet` and after this worker's own server was started. Of up to 8 workers
     each asks all others. Of more each asks the chief and its neighbours in the ring of reductions,
-    so that every server is asked, and the number of connections grows with that of the workers.
+    so that every server is asked, and the number of connections grows with the number of workers.
 
     The arguments are as in `meet`.
 
@@ -126,7 +126,9 @@ def wait_for_servers(
       ClusterError: If the task is not a worker of the cluster.
     """
     members = members_of(cluster)
-    waiting = [members[one] for one in _receivers(cluster.worker_index(task), len(members))]
+    waiting = [
+        members[receiver] for receiver in _receivers(cluster.worker_index(task), len(members))
+    ]
     patience = Patience(timeout_s, report_every_s, say)
     while True:
         problem, unreachable = "", []
@@ -147,7 +149,7 @@ def wait_for_servers(
 
 
 def _receivers(own: int, num_workers: int) -> list[int]:
-    """Returns the workers whose servers a worker asks; see `wait_for_servers`."""
+    """Returns the workers with the servers that a worker asks; see `wait_for_servers`."""
     if num_workers <= _MOST_ALL_TO_ALL:
         return [index for index in range(num_workers) if index != own]
     return sorted({0, (own - 1) % num_workers, (own + 1) % num_workers} - {own})

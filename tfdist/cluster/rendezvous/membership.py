@@ -103,7 +103,7 @@ class Membership:
       members: All workers, the chief first.
       calls: The session calls of this worker's training; None outside of one.
       collectives: The collectives that this worker's program has called, in TensorFlow 2.
-      difference: The line about two workers whose programs differ; "" while none are known.
+      difference: The line about two workers with different programs; "" while none are known.
       stall_timeout_s: The longest wait for stalled workers; None is no limit.
       on_line: Called with each line about a wait of this worker.
     """
@@ -204,10 +204,10 @@ class Membership:
     def _have_all_stopped(self, number: int) -> bool | None:
         """Returns whether all are in a `STOP` of this number, or past it; None: not known yet."""
         states = [state for state in self._states.values() if not state.lost]
-        here = [one for one in states if one.number == number]
-        if self.difference or any(one.call not in (STOP, "") for one in here):
+        here = [peer_state for peer_state in states if peer_state.number == number]
+        if self.difference or any(state_here.call not in (STOP, "") for state_here in here):
             return False  # Outside of a call, a worker has had its answer.
-        return True if all(one.number >= number for one in states) else None
+        return True if all(peer_state.number >= number for peer_state in states) else None
 
     def find_loss(self, limit_s: float) -> Loss | None:
         """Returns a worker that takes no part any more; waits up to `limit_s` for news of one."""

@@ -1,4 +1,4 @@
-"""Newcomers: connections to a port whose first message is not complete yet, read side by side.
+"""Newcomers: connections to a port before their first message is complete, read side by side.
 
 Any process that reaches the port may connect. One that says nothing, says it slowly, or something
 else, delays no other one:

@@ -21,7 +21,7 @@ _IN_WORDS = {
     "stopping": "is saving before it stops",
     "leaving": "is ending",
 }
-# Work whose duration has no limit.
+# Work without a limit of time.
 _WORK = frozenset(_IN_WORDS)
 
 
@@ -42,7 +42,7 @@ class PeerState:
       call: The kind of the collective that it is in; "" outside of one, or if it is not known.
       place: Where it is in its program, while it waits in `call`.
       number: The number of the last `call` that it has made; 0 if it `moves`.
-      difference: The line about two workers whose programs differ, once it knows of such.
+      difference: The line about two workers with different programs, once it knows of such.
     """
 
     phase: str = "starting"
@@ -133,7 +133,7 @@ class CallClock:
 def one_line(text: str) -> str:
     """Returns the first line of a text from another process, shortened, without control codes."""
     line = next(iter(text.splitlines()), "")[:_MOST_CHARACTERS]
-    return "".join(one if one.isprintable() else "?" for one in line)
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def waits_for(states: Mapping[int, PeerState]) -> list[int]:
@@ -148,7 +148,7 @@ def describe_wait(
 ) -> str:
     """Returns the line about a wait of this worker: the late workers, and their activity.
 
-    `states` are those of the other workers, by index; this worker has waited `waited_s` seconds.
+    `states` are the other workers', by index; this worker has waited `waited_s` seconds.
     """
     late = waits_for(states)
     if not late:

@@ -131,7 +131,7 @@ class PeerWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Ends the watch; an error that it has caused becomes that of the loss."""
+        """Ends the watch; an error that it has caused becomes the error of the loss."""
         self.stop()
         for thread in self._threads:
             thread.join()

@@ -153,7 +153,7 @@ def parse_hello(line: bytes) -> Hello | None:
     """
     words = _parse(line)
     try:
-        members = tuple(_member_of(one) for one in words.get("members", ()))
+        members = tuple(_member_of(member) for member in words.get("members", ()))
         index, version = _count_of(words["index"]), _count_of(words["version"])
         # Earlier versions sent the list, and neither the sender nor the versions of packages.
         sender = _member_of(words["sender"]) if "sender" in words else members[index]

@@ -41,7 +41,7 @@ def group_states(states: Mapping[int, PeerState]) -> list[Group]:
 
 
 def encode_states(states: Mapping[int, PeerState], groups: Sequence[Group] | None = None) -> bytes:
-    """Returns the line that `parse_states` reads; `groups` are those of the states."""
+    """Returns the line that `parse_states` reads; `groups` are the states' groups."""
     named = {}
     for _, indices in group_states(states) if groups is None else groups:
         named[_numbers_text(indices)] = _facts_of(states[indices[0]])

@@ -29,7 +29,7 @@ def dnn_tower(
 ) -> Tower:
     """Returns a tower of a deep network over dense columns, with the summaries of its layers.
 
-    The arguments are those of `DNNEstimator`; `hidden_units` may be None.
+    The arguments are as in `DNNEstimator`; `hidden_units` may be None.
 
     The variables are dnn/hiddenlayer_<i>/{kernel,bias} and dnn/logits/{kernel,bias}. Variables of
     embeddings are in dnn/input_from_feature_columns/input_layer/<column>/, and those of batch
@@ -104,7 +104,7 @@ class DNNEstimator(CannedEstimator):
 class DNNClassifier(CannedEstimator):
     """A deep network that classifies: softmax cross entropy, or sigmoid for two classes.
 
-    The arguments are those of `DNNEstimator` and, for the head, of `BaselineClassifier`.
+    The arguments are as in `DNNEstimator` and, for the head, of `BaselineClassifier`.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class DNNClassifier(CannedEstimator):
 class DNNRegressor(CannedEstimator):
     """A deep network for regression, trained with squared error.
 
-    The arguments are those of `DNNEstimator` and, for the head, of `BaselineRegressor`.
+    The arguments are as in `DNNEstimator` and, for the head, of `BaselineRegressor`.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ def dnn_and_linear(
 
 
 class DNNLinearCombinedEstimator(CannedEstimator):
-    """A linear model and a deep network whose logits are added, with a head given by the user.
+    """A linear model and a deep network with added logits, with a head given by the user.
 
     Args:
       head: A head of `tfdist.estimator`.
@@ -85,7 +85,7 @@ class DNNLinearCombinedEstimator(CannedEstimator):
 class DNNLinearCombinedClassifier(CannedEstimator):
     """A classifier for two or more classes of a linear model and a deep network.
 
-    The arguments are those of `DNNLinearCombinedEstimator` and, for the head, of
+    The arguments are as in `DNNLinearCombinedEstimator` and, for the head, of
     `BaselineClassifier`; `warm_start_from` is a path or `WarmStartSettings`.
     """
 
@@ -118,7 +118,7 @@ class DNNLinearCombinedClassifier(CannedEstimator):
 class DNNLinearCombinedRegressor(CannedEstimator):
     """A regressor of a linear model and a deep network, trained with squared error.
 
-    The arguments are those of `DNNLinearCombinedEstimator` and, for the head, of
+    The arguments are as in `DNNLinearCombinedEstimator` and, for the head, of
     `BaselineRegressor`; `warm_start_from` is a path or `WarmStartSettings`.
     """
 

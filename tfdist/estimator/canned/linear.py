@@ -211,7 +211,7 @@ class LinearEstimator(CannedEstimator):
 class LinearClassifier(CannedEstimator):
     """A linear model that classifies: softmax cross entropy, or sigmoid for two classes.
 
-    The arguments are those of `LinearEstimator` and, for the head, of `BaselineClassifier`.
+    The arguments are as in `LinearEstimator` and, for the head, of `BaselineClassifier`.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class LinearClassifier(CannedEstimator):
 class LinearRegressor(CannedEstimator):
     """A linear model for regression, trained with squared error.
 
-    The arguments are those of `LinearEstimator` and, for the head, of `BaselineRegressor`.
+    The arguments are as in `LinearEstimator` and, for the head, of `BaselineRegressor`.
     """
 
     def __init__(

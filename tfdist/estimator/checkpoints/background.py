@@ -8,8 +8,8 @@
     the next step     raises the error of a failed write, which ends the training
     the end           waits until the files are there: the training's, an error's, SIGTERM's
 
-The copy is what the ops of the saver would have written: all inputs of its `SaveV2` ops, fetched in
-one session call, into memory that is kept until the end of the training. The same ops, in a small
+The copy is what the ops of the saver would have written: all inputs of its `SaveV2` ops, in memory
+that is kept until the end of the training (`value_copies.py`). The same ops, in a small
 graph and session of their own, write it. So the names, the slices and the bytes of the files are
 those of a save in the foreground.
 """
@@ -20,11 +20,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.checkpoints.kept_memory import KeptMemory, bytes_for
+from tfdist.estimator.checkpoints.value_copies import PIECE_BYTES, ValueCopies
 from tfdist.process.memory import total_and_free_bytes
 from tfdist.strategies.saving.background_writes import BackgroundWrites
 
@@ -44,15 +43,15 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
     waits for the write at its end, also after an error.
     """
 
-    _has_said_why_not = False
-    _memory: KeptMemory | None = None
+    _has_reported = False
+    _copies: ValueCopies | None = None
     _after_step: tuple[str, Callable[[], Any]] | None = None
 
     def start_after_step(self, what: str, write: Callable[[], Any]) -> None:
         """Calls `write` in the thread after a step, once the write before it has ended.
 
         Python runs one thread at a time: a long `write` in Python would hold up the first step. The
-        arguments are those of `start`.
+        arguments are as in `start`.
         """
         self._after_step = what, write
 
@@ -80,22 +79,23 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
             why_not = (
                 f"a copy of its values needs {needed:,} bytes of memory, where {free:,} are free"
             )
-        if why_not and not self._has_said_why_not:
+        if why_not and not self._has_reported:
             v1.logging.warning("Steps wait until a checkpoint is written: %s.", why_not)
-            self._has_said_why_not = True
+            self._has_reported = True
         return not why_not
 
     def copy(self, session: v1.Session, ops: SaverOps) -> list[Any]:
         """Returns the values for a write; the write before it must have ended."""
-        if self._memory is None or self.new_bytes_for(ops):
-            self._memory = None  # Freed first.
-            self._memory = KeptMemory(np.empty(bytes_for(ops.num_bytes), np.uint8))
-        return self._memory.fetch(lambda: session.run(ops.values))
+        if self._copies is None or not self._copies.fits(ops.num_bytes):
+            self._copies = None  # Freed first.
+            self._copies = ValueCopies(ops.num_bytes)
+        return self._copies.update(session.run, ops.values)
 
     def new_bytes_for(self, ops: SaverOps) -> int:
-        """Returns the memory that the next copy needs; 0 if that of the last one suffices."""
-        suffices = self._memory and self._memory.num_bytes >= bytes_for(ops.num_bytes)
-        return 0 if suffices else sum(ops.num_bytes)
+        """Returns the memory that the next copy needs beyond the last copy's."""
+        piece = max([PIECE_BYTES, *ops.num_bytes])
+        has_memory = self._copies is not None and self._copies.fits(ops.num_bytes)
+        return min(piece, sum(ops.num_bytes)) + (0 if has_memory else sum(ops.num_bytes))
 
     def __enter__(self) -> BackgroundSaves:
         return self
@@ -111,7 +111,7 @@ class BackgroundSaves(BackgroundWrites, v1.train.SessionRunHook):  # type: ignor
             if of_write is not error:
                 v1.logging.error("The %s could not be written: %s", self._what, of_write)
         finally:
-            self._memory = self._after_step = None
+            self._copies = self._after_step = None
 
 
 class WaitingListener(v1.train.CheckpointSaverListener):  # type: ignore[misc]
@@ -138,7 +138,7 @@ class SaverOps:
     """The ops by which a built saver of a graph writes files, for a graph of their own.
 
     Attributes:
-      values: The tensors of the saver's graph whose values are written.
+      values: The tensors of the saver's graph that are written.
       num_bytes: The size of each; 0 if its shape is unknown.
       are_known: Whether the ops write nothing but values that can be fetched.
     """

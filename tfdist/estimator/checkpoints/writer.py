@@ -129,7 +129,7 @@ class CheckpointWriter:
                     move_all(unfinished, folder)
                 note_checkpoint(saver, path)
                 # A saver that keeps all notes none itself, and has those of an earlier training.
-                others = [one for one in saver.last_checkpoints if one != path]
+                others = [checkpoint for checkpoint in saver.last_checkpoints if checkpoint != path]
                 write_state(folder, [*others, path], latest_filename)
             delete_oldest_checkpoint(saver, meta_graph_suffix)
             remove_positions(earlier)

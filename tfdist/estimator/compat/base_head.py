@@ -2,7 +2,7 @@
 
 They are what TensorFlow Privacy's heads need. A library's head overrides
 `_create_tpu_estimator_spec`, and calls functions of base_head in it.
-Names and arguments are those of tf.estimator.
+Names and arguments are as in tf.estimator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ check_logits_final_dim = checks.checked_logits
 
 
 class _ExtensibleHead(SingleHead):
-    """A head whose subclasses may override `_create_tpu_estimator_spec`."""
+    """A head with subclasses that may override `_create_tpu_estimator_spec`."""
 
     def create_estimator_spec(self, *args: Any, **kwargs: Any) -> EstimatorSpec:
         own = getattr(self, "_create_tpu_estimator_spec", None)

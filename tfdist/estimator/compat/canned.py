@@ -121,7 +121,7 @@ def dnn_model_fn_v2(
 ) -> EstimatorSpec:
     """Builds the network of a DNNEstimator: the body of its model_fn.
 
-    From `head` on, arguments are those of `DNNEstimator`; `config` and `use_tpu` have no effect.
+    From `head` on, arguments are as in `DNNEstimator`; `config` and `use_tpu` have no effect.
     """
     tower = dnn_tower(feature_columns, optimizer, hidden_units, activation_fn, dropout, batch_norm)
     return make_model_fn(head, [tower])(features, labels, mode)

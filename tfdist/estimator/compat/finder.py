@@ -7,9 +7,8 @@
 
 The modules are those of the estimators of libraries (TensorFlow Privacy, deepctr, EasyRec), and
 those of names that programs import although tf.estimator did not export them
-(docs/moving-from-tf-estimator.md). A name that is not
-here is an object whose use says so, as in `tfdist.estimator.missing`: libraries import more than a
-program uses.
+(docs/moving-from-tf-estimator.md). A name that is not here is an object that tells so at its use,
+as in `tfdist.estimator.missing`: libraries import more than a program uses.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class RunSettings:
     replaced_servers: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        """Fills in the settings whose defaults depend on others or on the environment."""
+        """Fills in the settings with defaults that depend on others or on the environment."""
         steps, secs = rules.decide_save_interval(
             self.save_checkpoints_steps, self.save_checkpoints_secs, _UNSET
         )
@@ -389,8 +389,8 @@ class _Stored:
         vars(config)[self._name] = value
 
 
-_SETTINGS = [one.name for one in fields(RunSettings) if one.init]
-_ROLE = [one.name for one in fields(TaskRole)]
+_SETTINGS = [field_.name for field_ in fields(RunSettings) if field_.init]
+_ROLE = [field_.name for field_ in fields(TaskRole)]
 for _name in _SETTINGS + _ROLE:
     setattr(RunConfig, _name, _Stored(_name))
 

@@ -69,7 +69,7 @@ def build_evaluation(
     """Builds the ops of an evaluation in a separate graph, in this process alone.
 
     It uses this process's devices, with any strategy for training. Several replicas take different
-    batches; the metrics are those of all batches.
+    batches; the metrics are over all batches.
     """
     strategy = evaluation_strategy(config)
     with tf.Graph().as_default() as graph, ExitStack() as stack:

@@ -151,7 +151,7 @@ def _loss_smaller(best_eval_result: Result, current_eval_result: Result) -> bool
 
 
 class BestExporter(_SavedModelExporter):
-    """Exports after an evaluation that is better than that of the last export.
+    """Exports after an evaluation that is better than at the last export.
 
     The first call exports if there are no exports yet. After a restart, results are compared with
     the best one up to the last export, which is read from the event files of the evaluations.

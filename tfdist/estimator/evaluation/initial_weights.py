@@ -18,7 +18,7 @@ _SEED = 1
 
 @contextmanager
 def seeded_graph(seed: int | None, *, is_untrained: bool) -> Iterator[None]:
-    """Sets the seed of the current graph, and that of all other draws for an untrained model.
+    """Sets the seeds of the current graph, and of all other draws for an untrained model.
 
     Args:
       seed: The user's seed; None for none.

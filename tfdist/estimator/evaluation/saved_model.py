@@ -57,9 +57,9 @@ def export(
     machine. The ops of `host_call` and `eval_metrics` are on the first CPU, which every machine
     has.
 
-    `receiver_fns` are by mode; those that are None are left out. `strip_default_attrs` is whether
-    ops lose attributes that have their default value. The other arguments are those of
-    `Estimator.export_saved_model`.
+    `receiver_fns` maps each mode to a function; modes with None are skipped. With
+    `strip_default_attrs` ops drop attributes that have their default value. The other arguments are
+    as in `Estimator.export_saved_model`.
 
     Returns:
       The path of a new folder in `export_dir_base`. The folder appears once it is complete.
@@ -109,7 +109,7 @@ def export(
 
 @contextmanager
 def _removed_on_error(folder: str) -> Iterator[None]:
-    """Removes a folder if the `with` block raises an error, such as that of a full disk."""
+    """Removes a folder if the `with` block raises an error, such as a full disk."""
     try:
         yield
     except BaseException:
@@ -173,7 +173,7 @@ def _lacks(checkpoint_path: str, variable: tf.Variable) -> bool:
 
 def _saver_without(variable: tf.Variable) -> v1.train.Saver:
     saved = [*v1.global_variables(), *v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS)]
-    return v1.train.Saver([one for one in saved if one is not variable], sharded=True)
+    return v1.train.Saver([other for other in saved if other is not variable], sharded=True)
 
 
 def _restore(saver: v1.train.Saver, session: v1.Session, checkpoint_path: str, mode: str) -> None:
@@ -225,7 +225,7 @@ def exports_in(base: str) -> list[str]:
 def delete_all_but_newest(base: str, number: int | None) -> None:
     """Deletes the oldest exports in `base` until `number` are left; None keeps all.
 
-    Only folders whose name is ten digits are counted and deleted.
+    Only folders with a name of ten digits are counted and deleted.
     """
     if number is None:
         return

@@ -91,7 +91,7 @@ class TensorServingInputReceiver(_ServingFields):
 class UnsupervisedInputReceiver(ServingInputReceiver):
     """A receiver without labels, for exports in TRAIN or EVAL.
 
-    The arguments are those of `ServingInputReceiver`, without alternatives.
+    The arguments are as in `ServingInputReceiver`, without alternatives.
     """
 
     __slots__ = ()

@@ -269,5 +269,7 @@ def _computed_from(batch: Any, graph: tf.Graph) -> Set[tf.Operation]:
     for part in batch:
         sources += tf.nest.flatten(leaves(part), expand_composites=True)
     captured = {id(outside): inside for outside, inside in getattr(graph, "captures", ())}
-    ops = [captured.get(id(one), one).op for one in sources if isinstance(one, tf.Tensor)]
+    ops = [
+        captured.get(id(source), source).op for source in sources if isinstance(source, tf.Tensor)
+    ]
     return descendants(ops, is_inside=lambda op: op.graph is graph)

@@ -74,7 +74,7 @@ def after_run(
 
 
 def _merge_options(options: v1.RunOptions, more: v1.RunOptions) -> None:
-    """Adds a hook's options to those of the hooks before it."""
+    """Adds a hook's options to the options of the hooks before it."""
     for name in (
         "trace_level",
         "timeout_in_ms",

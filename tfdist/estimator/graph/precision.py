@@ -48,7 +48,7 @@ class WeightCasts:
     Attributes:
       dtype: The half.
       are_on: Whether the model is being built.
-      are_in_stages: Whether the reads are those of the stages of a pipeline.
+      are_in_stages: Whether the stages of a pipeline read.
       has_cast: Whether a weight has been read in half precision.
     """
 
@@ -149,7 +149,7 @@ class ModelPrecision:
             self._casts.are_on = False
 
     def call(self, model_fn: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a model_fn whose `get_variable` follows the precision."""
+        """Calls a model_fn with a `get_variable` that follows the precision."""
         if self._precision.is_float32:
             return model_fn(*arguments)
         getter = self._half_weight if self._precision.has_half_weights else self._read_in_half

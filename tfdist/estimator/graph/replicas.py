@@ -143,7 +143,7 @@ def in_first_replica(
 ) -> Result:
     """Calls a function once, in the context and on the device of this worker's first replica.
 
-    A merge_call in it does not wait for the other replicas. The arguments are those of
+    A merge_call in it does not wait for the other replicas. The arguments are as in
     `each_replica`.
     """
     with ExitStack() as scopes:

@@ -37,9 +37,9 @@ _LAST_CLOSE_LIMIT_S = 75.0
 def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
     """Returns the config of a session: a copy of the user's, else of tf.estimator's default.
 
-    Without a GPU two of TensorFlow's optimizers of graphs are off, unless the user has set them.
-    That of layouts examines the graph there and changes nothing. That of memory replaces a sum of
-    three or more large tensors by additions in any order, whose last bits differ from step to step.
+    Without a GPU two of TensorFlow's graph optimizers are off, unless the user has set them. The
+    layout optimizer would only cost time. The memory optimizer adds three or more large tensors in
+    an arbitrary order, so the last bits would differ from step to step.
     """
     chosen = v1.ConfigProto()
     chosen.CopyFrom(default_session_config() if config is None else config)
@@ -197,10 +197,10 @@ def _key_of(fetches: Any) -> Any:
     if isinstance(fetches, (tf.Tensor, tf.Operation, tf.Variable)):
         return id(fetches)
     if isinstance(fetches, dict):
-        inside = [_key_of(one) for one in fetches.values()]
+        inside = [_key_of(fetch) for fetch in fetches.values()]
         inside += fetches.keys()
     elif isinstance(fetches, (list, tuple)):
-        inside = [_key_of(one) for one in fetches]
+        inside = [_key_of(fetch) for fetch in fetches]
     else:
         return None
     # An ordinary call handles empty fetches.

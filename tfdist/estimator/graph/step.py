@@ -282,7 +282,7 @@ def _total(weights: list[Any]) -> tf.Tensor:
 
 
 def _build_loop(builder: StepBuilder, iterations: int) -> Training:
-    """Builds a loop whose iterations are micro-batches: `iterations` steps of them."""
+    """Builds a loop over micro-batches: `iterations` steps of them."""
     made: list[Forward] = []
     count = builder.accumulation.count
 

@@ -65,7 +65,7 @@ class Head(ABC):
           labels: The labels of the batch.
           logits: The model's output for the batch.
           features: Dict of the batch's features. The weight column is looked up in it.
-          mode: One of `ModeKeys`, used by heads whose loss depends on the mode.
+          mode: One of `ModeKeys`, used by heads with a loss that depends on the mode.
           regularization_losses: Scalars to add to the loss.
         """
 
@@ -83,7 +83,7 @@ class Head(ABC):
         """Returns new metric objects by name, without a value yet.
 
         Args:
-          regularization_losses: Scalars whose sum has a metric as well; None leaves that out.
+          regularization_losses: Scalars; a metric reports their sum. None leaves it out.
         """
 
     @abstractmethod
@@ -212,7 +212,7 @@ class SingleHead(SpecHead):
     """A head with one tensor of logits, one tensor of labels and one loss.
 
     A subclass defines how labels are read, how the loss of an example is computed, and which
-    predictions, metrics and export outputs there are. The arguments are those of its heads; without
+    predictions, metrics and export outputs there are. The arguments are as in its heads; without
     a loss_fn, the loss is the subclass's own.
     """
 

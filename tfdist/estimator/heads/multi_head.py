@@ -24,7 +24,7 @@ _DEFAULT = v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
 class MultiHead(SpecHead):
-    """A head whose loss is the sum of the losses of several heads.
+    """A head that adds up the losses of several heads.
 
     Logits are a dict by head name, or one tensor [D0, D1, ... DN, sum of the heads' dimensions].
     A single tensor is split in the order of the heads. Labels are a dict by head name. Keys of

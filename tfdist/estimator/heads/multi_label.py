@@ -149,9 +149,9 @@ def _class_ids(chosen: Any, n_classes: int, vocabulary: Sequence[str] | None) ->
                 "strings."
             )
         allowed, shown = vocabulary, f"label_vocabulary {vocabulary}"
-    for one in chosen:
-        if one not in allowed:
+    for label in chosen:
+        if label not in allowed:
             raise ValueError(
-                f"All classes_for_class_based_metrics must be in {shown}. Given: {one}"
+                f"All classes_for_class_based_metrics must be in {shown}. Given: {label}"
             )
     return tuple(map(allowed.index, chosen))

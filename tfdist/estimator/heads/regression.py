@@ -112,7 +112,7 @@ class LogisticRegressionHead(RegressionHead):
     """Head for logistic regression: sigmoid cross entropy of labels in [0, 1].
 
     Unlike `BinaryClassHead`, it predicts and exports no classes, only the logistic value, and it
-    measures no accuracy. The arguments are those of `RegressionHead`.
+    measures no accuracy. The arguments are as in `RegressionHead`.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ def build_train_op(
     """Builds the op of one training step, from the optimizer or train_op_fn and the update ops.
 
     The ops are built in the name scope "training", where the Keras optimizers of tf.estimator put
-    their variables. The arguments are those of `Head.create_estimator_spec`, with its errors; the
+    their variables. The arguments are as in `Head.create_estimator_spec`, with its errors; the
     loss is the scalar of this worker's batch.
     """
     if update_ops is not None:

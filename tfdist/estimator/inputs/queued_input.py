@@ -82,7 +82,7 @@ class QueuedInput:
 
 
 class _Evaluate(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Hook whose thread evaluates the tensors until they end or the session closes."""
+    """Hook with a thread that evaluates the tensors until they end or the session closes."""
 
     def __init__(
         self,

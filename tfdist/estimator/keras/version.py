@@ -50,7 +50,7 @@ def _is_keras_3() -> bool:
     # Before its first use it is a lazy loader without a version; afterwards it may be a module, by
     # one of two names.
     shown = [repr(vars(tensorflow).get(name)) for name in _ATTRIBUTES] if tensorflow else []
-    return any("keras_3" in one or "_tf_keras" in one for one in shown)
+    return any("keras_3" in part or "_tf_keras" in part for part in shown)
 
 
 def _find_keras_2_by_path() -> None:

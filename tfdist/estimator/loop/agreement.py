@@ -48,7 +48,7 @@ class Agreed:
     """The same decisions on all workers after a step.
 
     Attributes:
-      num_ended: The number of workers whose input has ended.
+      num_ended: The number of workers without further input.
       stop: Whether a worker's hook has asked to stop.
       save: Whether worker 0 saves a checkpoint.
       order: The stop signal that all workers follow; None without one.

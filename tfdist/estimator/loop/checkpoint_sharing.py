@@ -45,7 +45,7 @@ class SharedCheckpoint:
     def share(self, call: TrainCall) -> Start:
         """Sends this worker's start to the others, and returns what all of them use.
 
-        A collective; to be called once. The errors are those of `read_starts`.
+        A collective; to be called once. The errors are as in `read_starts`.
         """
         own = {
             "found": asdict(call.found),
@@ -78,18 +78,19 @@ def read_starts(texts: list[str]) -> Start:
       LimitMismatchError: If the workers were given different steps or max_steps.
     """
     shared = [json.loads(text) for text in texts]
-    check_limits([one["limit"] for one in shared])
+    check_limits([facts["limit"] for facts in shared])
     found = shared[0]["found"]
     if found["input"] is not None:
         found["input"] = InputPosition(**found["input"])
     snapshots = [
-        {name: Snapshot(**values) for name, values in one["snapshots"].items()} for one in shared
+        {name: Snapshot(**values) for name, values in facts["snapshots"].items()}
+        for facts in shared
     ]
     going_on_from, snapshot = with_snapshot(FoundCheckpoint(**found), snapshots)
     return Start(
         found=going_on_from,
         snapshot=snapshot,
-        most_threads=max(one["threads"] for one in shared),
+        most_threads=max(facts["threads"] for facts in shared),
     )
 
 

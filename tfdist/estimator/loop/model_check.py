@@ -269,7 +269,7 @@ def _has_own_reductions(graph: tf.Graph) -> bool:
 
 
 def _changed_by(ops: list[tf.Operation]) -> str:
-    """Returns the name of the optimizer that made one of these ops, or that of the first op."""
+    """Returns the name of the optimizer that made one of these ops, else the first op's name."""
     for op in ops:
         for frame in reversed(op.traceback or ()):
             kind = _optimizer_at(frame) if frame.name == "apply_gradients" else None

@@ -34,7 +34,7 @@ from tfdist.estimator.loop.model_check import (
     describe_model,
 )
 from tfdist.estimator.loop.peers import Peers
-from tfdist.estimator.loop.snapshots import take_over
+from tfdist.estimator.loop.snapshots import adopt_snapshot
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.loop.variable_inputs import find_variable_inputs
@@ -78,7 +78,7 @@ class OtherWorkers(Peers):
         if start.snapshot is None:
             return start.found
         with self._naming_lost():
-            path = take_over(self._call, start.found, start.snapshot, self._strategy)
+            path = adopt_snapshot(self._call, start.found, start.snapshot, self._strategy)
         return start.found if path is None else replace(start.found, path=path)
 
     def input_rules(self) -> dict[str, Any]:

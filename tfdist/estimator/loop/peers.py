@@ -23,7 +23,7 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
-from tfdist.estimator.loop.snapshots import own_snapshots, take_over, with_snapshot
+from tfdist.estimator.loop.snapshots import adopt_snapshot, own_snapshots, with_snapshot
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.stop_signals import StopSignals
@@ -53,7 +53,7 @@ class Peers:
         found, snapshot = with_snapshot(self._call.found, [own_snapshots(self._call)])
         if snapshot is None:
             return found
-        return replace(found, path=take_over(self._call, found, snapshot))
+        return replace(found, path=adopt_snapshot(self._call, found, snapshot))
 
     def input_rules(self) -> dict[str, Any]:
         """Returns the arguments of `make_input` with the requirements for an input."""

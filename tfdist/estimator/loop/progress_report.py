@@ -171,7 +171,10 @@ class SavingNotes(WaitingListener):
     def add_to(self, saver: v1.train.CheckpointSaverHook) -> None:
         """Becomes the saver's first listener, and replaces the one of an earlier training."""
         listeners = listeners_of(saver)
-        listeners[:] = [self, *(one for one in listeners if not isinstance(one, SavingNotes))]
+        listeners[:] = [
+            self,
+            *(listener for listener in listeners if not isinstance(listener, SavingNotes)),
+        ]
 
     def before_save(self, session: v1.Session, global_step_value: int) -> None:
         self.wait_for_files()  # Those of the last save.

@@ -183,7 +183,7 @@ class Savers:
         for listener in listeners:
             if isinstance(listener, WaitingListener):
                 listener.wait_for_files = self.saves.wait
-        readers = [type(one).__name__ for one in listeners if reads_files(one)]
+        readers = [type(found).__name__ for found in listeners if reads_files(found)]
         if type(saver) not in (v1.train.CheckpointSaverHook, TrainingSaver):
             readers.append(type(saver).__name__)
         if readers:

@@ -96,7 +96,7 @@ class SkippedSteps(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def before_run(self, run_context: SessionRunContext) -> v1.train.SessionRunArgs:
         requested = [hook.before_run(run_context) for hook in self._others]
-        fetches = [None if one is None else one.fetches for one in requested]
+        fetches = [None if request is None else request.fetches for request in requested]
         wanted = {i: one for i, one in enumerate(fetches) if one is not None}
         own = {"counts": self._after_call, "num_unfinished": self._num_unfinished}
         return v1.train.SessionRunArgs({**own, "others": wanted})

@@ -4,7 +4,7 @@
     first worker of a host           | copy of the values     | step 51   step 52 ...
     its thread "save"                                         | write to /dev/shm, rename, delete |
 
-The files are those of a checkpoint, written in the same order: a snapshot is whole or absent. At a
+The files are a checkpoint's, written in the same order: a snapshot is whole or absent. At a
 restart each host's first worker reads its newest snapshot, and checks it. All tell each other, and
 choose the newest one. Worker 0 puts it into model_dir as a checkpoint, from its own host's memory
 or as the other worker sends it. All go on from there.
@@ -30,19 +30,17 @@ from tfdist.estimator.checkpoints.writer import CheckpointWriter, add_checkpoint
 from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, TrainCall
 from tfdist.process.progress_file import in_phase
-from tfdist.process.snapshot_folders import folder_of_host, remove_folder
+from tfdist.process.snapshot_folders import folder_of_host
 from tfdist.strategies.graph.step_counter import StepCounter, crosses
 from tfdist.strategies.saving.snapshots import (
     NAME,
+    HostSnapshots,
     Snapshot,
-    choose,
-    free_bytes,
-    going_on,
+    choose_sender,
     log_failed_write,
-    own_folder,
     paths_in,
+    restart_line,
     snapshots_here,
-    why_no_room,
 )
 from tfdist.strategies.stop_signals import StopSignals
 from tfdist.strategies.worker_strategy import WorkerStrategy
@@ -71,9 +69,8 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
         self._scaffold = scaffold
         self._counter = StepCounter()
         self._saves = BackgroundSaves(signals, log_failed_write)
-        self._has_said_why_not = False
         self._has_ended = False
-        self._folder: Path | None = None
+        self._host: HostSnapshots | None = None
         self._writer = CheckpointWriter(lambda: self._saver, progress, self._saves)
         run = read_run()
         if self._every_steps and (run is None or not found.snapshots):
@@ -82,8 +79,12 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
                 "No snapshots are kept in memory: no launcher starts this program again. Use "
                 "--max-restarts of tfdist run or tfdist slurm."
             )
-        if self._every_steps and run is not None and find_instance().local_index == 0:
-            self._folder = own_folder(run, found.snapshots)
+        if self._every_steps and run is not None and found.snapshots:
+            self._host = HostSnapshots(run, found.snapshots, v1.logging.warning)
+
+    @property
+    def _folder(self) -> Path | None:
+        return None if self._host is None else self._host.folder
 
     def hooks(self) -> list[v1.train.SessionRunHook]:
         """Returns this hook; nothing if no snapshots are kept."""
@@ -117,37 +118,23 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._saves.wait()
         # A stop signal ends the process after the training has ended.
-        if self._folder is not None and self._has_ended and not isinstance(error, Exception):
-            remove_folder(self._folder)
+        if self._host is not None and self._has_ended and not isinstance(error, Exception):
+            self._host.remove()
 
     def _take(self, session: v1.Session) -> None:
         """Copies the values for a snapshot, which the thread writes if there is room."""
         self._prepare(session)
-        if self._folder is None:
+        if self._host is None or self._folder is None:
             return
         self._saves.wait()
-        why_not = self._why_not(session.graph)
-        if why_not:
-            if not self._has_said_why_not:
-                v1.logging.warning(
-                    "No snapshot is kept of step %d: %s", self._counter.step, why_not
-                )
-            self._has_said_why_not = True
-            return
-        path = os.fspath(self._folder / NAME)
-        self._writer.save(session, path, self._counter.step, write_meta_graph=False)
-
-    def _why_not(self, graph: tf.Graph) -> str:
-        """Returns why there can be no snapshot now; "" if there can."""
-        saver = self._scaffold.saver
+        step, saver = self._counter.step, self._scaffold.saver
         if type(saver) is not v1.train.Saver or saver.saver_def.version != v1.train.SaverDef.V2:
-            return "its saver is of a class, or writes a format, of its own."
-        size, copy = self._writer.num_bytes(graph)
-        return why_no_room(
-            size,
-            num_new=1 if self._saver.last_checkpoints else 2,
-            free=free_bytes(copy),
-        )
+            why = "its saver is of a class, or writes a format, of its own."
+            self._host.report_missing(step, why)
+            return
+        size, copy_bytes = self._writer.num_bytes(session.graph)
+        if self._host.has_room(step, size, copy_bytes=copy_bytes):
+            self._writer.save(session, os.fspath(self._folder / NAME), step, write_meta_graph=False)
 
     @cached_property
     def _saver(self) -> v1.train.Saver:
@@ -189,7 +176,7 @@ def with_snapshot(
         for of_host in snapshots
     ]
     steps = [one[found.snapshots].step if found.snapshots in one else -1 for one in usable]
-    worker = choose(steps, -1 if found.path is None else found.step)
+    worker = choose_sender(steps, -1 if found.path is None else found.step)
     if worker is None:
         return found, None
     snapshot = usable[worker][found.snapshots]
@@ -201,7 +188,7 @@ def with_snapshot(
     ), (worker, snapshot)
 
 
-def take_over(
+def adopt_snapshot(
     call: TrainCall,
     found: FoundCheckpoint,
     chosen: tuple[int, Snapshot],
@@ -222,7 +209,7 @@ def take_over(
         sending = _Sending(strategy, snapshot, source if index == sender else None)
     path = None
     if index == 0:
-        v1.logging.info(going_on(snapshot.step, sender))
+        v1.logging.info(restart_line(snapshot.step, sender))
         write = sending.run if sending else partial(_copy_files, snapshot, source)
         path = add_checkpoint(call.model_dir, snapshot.name, write)
     elif sending is not None:

@@ -28,7 +28,7 @@ class StepProfileHook(v1.train.SessionRunHook):  # type: ignore[misc]
     """Profiles some steps of all workers together.
 
     With several workers every worker must have the hook, with the same steps. Put it first among
-    the hooks: the time between two calls is then that of all other hooks.
+    the hooks: the time between two calls is then spent in all other hooks.
 
     Worker 0 writes `profile.txt` (shares of a step, memory, longest ops, advice), `trace.json` (for
     chrome://tracing or Perfetto) and `profile.png`. Times of different hosts are joined by the

@@ -32,7 +32,7 @@ def build_model(
     *,
     for_export: bool = False,
 ) -> EstimatorSpec:
-    """Builds the model of the replica whose code is running, in the current graph.
+    """Builds the model of the running replica, in the current graph.
 
     In TRAIN each tensor of the features and labels is [micro-batches, batch, ...]. Without a
     strategy the config has the first device. `for_export` binds no stage to a device, so that the
@@ -57,8 +57,8 @@ def build_replicas(
     The stages are called once, in the context of the first of these replicas. All of them share
     the stages' functions, the weights and the optimizer.
 
-    Arguments and errors are those of `build_model`; `batches` are the features and the labels of
-    each replica. The first are those of the replica whose code is running.
+    Arguments and errors are as in `build_model`; `batches` are the features and the labels of
+    each replica. The first are those of the running replica.
 
     Returns:
       The EstimatorSpec of each replica: the loss and the gradients of its micro-batches.
@@ -74,7 +74,7 @@ def _arguments(features: Any, labels: Any) -> tuple[Any, ...]:
 
 
 def _devices(spec: PipelineEstimatorSpec, config: RunConfig, *, offset: int = 0) -> list[str]:
-    """Returns the devices of the stages, `offset` replicas after the one whose code is running."""
+    """Returns the devices of the stages, `offset` replicas after the running one."""
     need_devices(spec.num_devices)
     strategy = tf.distribute.get_strategy()
     if is_tfdist_strategy(strategy):
@@ -158,7 +158,7 @@ def _training(
     """
     count = spec.gradient_accumulation_count
     assert count is not None
-    micro_batches = [_micro_batches(one, count) for one in arguments]
+    micro_batches = [_micro_batches(argument, count) for argument in arguments]
     first = tf.nest.pack_sequence_as(tuple(arguments[0]), micro_batches[0][0])
     template = make_template(spec, first, devices[0])
     stages = make_stages(
@@ -172,8 +172,8 @@ def _training(
             Replica(
                 devices=tuple(devices[replica]),
                 micro_batches=[
-                    {**dict(zip(names, one, strict=True)), **template.handles_of(replica)}
-                    for one in micro_batches[replica]
+                    {**dict(zip(names, batch, strict=True)), **template.handles_of(replica)}
+                    for batch in micro_batches[replica]
                 ],
             )
             for replica in range(len(arguments))
@@ -189,7 +189,7 @@ def _training(
             "no variable of the pipeline gets a gradient. Let the loss depend on a trainable "
             "variable that a stage makes."
         )
-    return [_training_spec(spec, template, one) for one in results]
+    return [_training_spec(spec, template, result) for result in results]
 
 
 def _logged_progress(count: int) -> Callable[[float], None]:
@@ -262,7 +262,7 @@ def _checked_weights(weights: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _mean(values: Sequence[tf.Tensor], weights: tf.Tensor | None) -> tf.Tensor:
     """Returns the mean of scalars by their weights; one of weight 0 may be NaN."""
-    values = [tf.cast(one, tf.float32) for one in values]
+    values = [tf.cast(value, tf.float32) for value in values]
     if weights is None:
         return tf.add_n(values) / float(len(values))
     shares = tf.math.multiply_no_nan(tf.stack(values), weights)  # [micro-batches]

@@ -98,9 +98,9 @@ class PipelineEstimatorSpec:
         `OptimizerFunctionOutput`. Needed in TRAIN.
       eval_metrics_fn: Called with the return value of the last stage; returns a dict of metrics as
         in `EstimatorSpec.eval_metric_ops`, and a scalar tensor as "loss". Needed in EVAL.
-      device_mapping: The index of each stage's device among those of its replica. Those of replica
-        r begin with index r * (highest index + 1); 0 is the device of the Estimator. The default
-        is 0, 1, 2 and so on.
+      device_mapping: The index of each stage's device among its replica's devices. Those of
+        replica r begin with index r * (highest index + 1); 0 is the device of the Estimator.
+        The default is 0, 1, 2 and so on.
       pipeline_schedule: "interleaved", "grouped" or "sequential"; see
         `tfdist.pipeline.PipelinedExecution`.
       recomputation: Whether stages drop their activations and recompute them for the backward pass.
@@ -159,7 +159,7 @@ class PipelineEstimatorSpec:
 
     def _check_stages(self) -> None:
         stages = self.computational_stages
-        if not isinstance(stages, (list, tuple)) or not all(callable(one) for one in stages):
+        if not isinstance(stages, (list, tuple)) or not all(callable(stage) for stage in stages):
             raise TypeError(f"computational_stages must be a list of functions, got {stages!r}.")
         if len(stages) < 2:
             raise ValueError(
@@ -171,7 +171,7 @@ class PipelineEstimatorSpec:
         mapping = self.device_mapping
         if mapping is None:
             return
-        if not isinstance(mapping, (list, tuple)) or not all(_is_index(one) for one in mapping):
+        if not isinstance(mapping, (list, tuple)) or not all(_is_index(key) for key in mapping):
             raise TypeError(
                 f"device_mapping must be a list of integers from 0 on, got {mapping!r}."
             )

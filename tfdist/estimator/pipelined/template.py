@@ -192,7 +192,7 @@ def _take_updates(graph: tf.Graph, operations: Sequence[tf.Operation]) -> tuple[
     ]
     names = {op.name for op in updates}
     collected = graph.get_collection_ref(v1.GraphKeys.UPDATE_OPS)
-    collected[:] = [one for one in collected if not _needs(getattr(one, "op", one), names)]
+    collected[:] = [spec for spec in collected if not _needs(getattr(spec, "op", spec), names)]
     if collected:
         op = getattr(collected[0], "op", collected[0])
         raise ValueError(
@@ -209,7 +209,7 @@ def _ungrouped(op: tf.Operation) -> list[tf.Operation]:
     """
     if op.type != "NoOp":
         return [op]
-    return [inner for one in op.control_inputs for inner in _ungrouped(one)]
+    return [inner for before in op.control_inputs for inner in _ungrouped(before)]
 
 
 def _needs(op: tf.Operation, names: set[str]) -> bool:

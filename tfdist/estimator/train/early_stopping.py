@@ -1,7 +1,7 @@
 """Hooks that end training: depending on evaluations, or once a checkpoint is on disk.
 
-With other workers a hook's request to stop is passed on to all of them (`agreement.StopWish`), and
-all stop after the same step. A decision on one worker is therefore enough.
+With other workers a hook's request to stop is passed on to all of them (`agreement.DeferredStop`),
+and all stop after the same step. A decision on one worker is therefore enough.
 
 tf.estimator notified its other workers through a variable, `signal_early_stopping/STOP`, which its
 checkpoints contain. tfdist does not read this variable. New checkpoints include it, so that
@@ -122,7 +122,7 @@ def stop_if_lower_hook(
 ) -> v1.train.SessionRunHook:
     """Makes a hook that stops once an evaluated metric was lower than a threshold.
 
-    The arguments are those of `stop_if_higher_hook`.
+    The arguments are as in `stop_if_higher_hook`.
     """
     decide = _crossing(metric_name, threshold, operator.lt, "less than")
     return _stop_if(estimator, decide, eval_dir, min_steps, run_every_secs, run_every_steps)
@@ -140,7 +140,7 @@ def stop_if_no_increase_hook(
     """Makes a hook that stops once a metric has not risen for a number of steps.
 
     It stops if an evaluation is `max_steps_without_increase` steps or more after the best one
-    before it. The other arguments are those of `stop_if_higher_hook`.
+    before it. The other arguments are as in `stop_if_higher_hook`.
     """
     decide = _stalling(metric_name, max_steps_without_increase, operator.gt, "increase")
     return _stop_if(estimator, decide, eval_dir, min_steps, run_every_secs, run_every_steps)

@@ -28,7 +28,7 @@ class InMemoryEvaluatorHook(v1.train.SessionRunHook):  # type: ignore[misc]
     are saved (`synchronization=ON_READ`) cannot be evaluated with this hook.
 
     Args:
-      estimator: The Estimator whose model is evaluated.
+      estimator: The Estimator to evaluate.
       input_fn: As for `evaluate`, as are all arguments not listed here. A dataset is read from its
         start each time.
       hooks: They run in every evaluation, on a graph that is finalized after the first one.

@@ -189,7 +189,7 @@ def _warn_of_missed_evaluations(train_spec: TrainSpec, eval_spec: EvalSpec) -> N
     """Warns where a hook or an exporter compares evaluations, and there will be only one."""
     # The hooks of `early_stopping` have the attribute.
     stops = any(getattr(hook, "reads_evaluations", False) for hook in train_spec.hooks)
-    exports = any(isinstance(one, BestExporter) for one in eval_spec.exporters)
+    exports = any(isinstance(exporter, BestExporter) for exporter in eval_spec.exporters)
     users = ["early stopping"] * stops + ["BestExporter"] * exports
     if users:
         v1.logging.warning(

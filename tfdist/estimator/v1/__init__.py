@@ -1,7 +1,7 @@
 """The names of `tf.compat.v1.estimator`.
 
 The Estimator also has `export_savedmodel`. The canned estimators take v1 optimizers and sum the
-losses of a batch, while those of `tf.estimator` take the mean. All other names are the same objects
+losses of a batch, while `tf.estimator` takes the mean. All other names are the same objects
 as in `tfdist.estimator`.
 """
 

@@ -33,7 +33,7 @@ class Estimator(v2.Estimator, metaclass=ABCMeta):
     ) -> bytes:
         """Exports a SavedModel as `export_saved_model` does, but keeps default-valued attributes.
 
-        The other arguments are those of `export_saved_model`. `strip_default_attrs` is whether to
+        The other arguments are as in `export_saved_model`. `strip_default_attrs` is whether to
         leave default-valued attributes out, as that does. Older TensorFlow versions can then read
         the export.
         """

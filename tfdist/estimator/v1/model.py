@@ -1,6 +1,6 @@
 """The model_fn of the canned estimators of tf.compat.v1.estimator: layers, partitions, training.
 
-Optimizers are those of `tf.compat.v1.train`. Ops are in the same name scopes as in tf.estimator.
+Optimizers come from `tf.compat.v1.train`. Ops are in the same name scopes as in tf.estimator.
 
 Variables are made with `get_variable` in scopes that may be partitioned. The scopes and the
 partitions are part of the names in old checkpoints, such as `<variable>/part_0`. They also
@@ -178,7 +178,7 @@ def dnn_logit_fn_builder(
 ) -> Callable[[Any, str], tf.Tensor]:
     """Returns a function of (features, mode) that builds a network and its summaries.
 
-    From `hidden_units` on, arguments are those of `DNNEstimator`. The updates of batch
+    From `hidden_units` on, arguments are as in `DNNEstimator`. The updates of batch
     normalization are in the graph's UPDATE_OPS collection.
 
     Raises:
@@ -199,7 +199,7 @@ def linear_logit_fn_builder(
 ) -> Callable[[Any], tf.Tensor]:
     """Returns a function of features that builds a linear model and its summaries.
 
-    `units` is the number of logits per example; the other arguments are those of `LinearEstimator`.
+    `units` is the number of logits per example; the other arguments are as in `LinearEstimator`.
     """
     tower = linear_tower(feature_columns, None, sparse_combiner)
 

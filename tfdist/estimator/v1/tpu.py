@@ -149,9 +149,9 @@ class TPUEstimatorSpec(NamedTuple):
 
 
 class TPUEstimator(Estimator):
-    """An Estimator whose model_fn returns a `TPUEstimatorSpec` or an `EstimatorSpec`.
+    """An Estimator with a model_fn that returns a `TPUEstimatorSpec` or an `EstimatorSpec`.
 
-    Arguments that are not listed here are those of `Estimator`. `batch_axis`, `eval_on_tpu`,
+    Arguments that are not listed here are as in `Estimator`. `batch_axis`, `eval_on_tpu`,
     `export_to_tpu`, `export_to_cpu`, `embedding_config_spec` and `export_saved_model_api_version`
     have no effect.
 

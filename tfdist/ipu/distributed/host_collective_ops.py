@@ -34,7 +34,7 @@ def allgather(value: Any, tensor_name: str | None = None) -> tf.Tensor:
 
 
 def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> tf.Tensor:
-    """Returns the sum or the mean over all instances; other arguments are those of `allgather`.
+    """Returns the sum or the mean over all instances; other arguments are as in `allgather`.
 
     Raises:
       ValueError: If `reduce_op` is not `tf.distribute.ReduceOp.SUM` or `MEAN`.
@@ -50,7 +50,7 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> tf.
 
 
 def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) -> tf.Tensor:
-    """Returns one instance's value on every instance; other arguments are those of `allgather`.
+    """Returns one instance's value on every instance; other arguments are as in `allgather`.
 
     Raises:
       ValueError: If there is no instance of the index `root_rank`.
@@ -67,7 +67,7 @@ def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) ->
 
 @cache
 def _of_run() -> Any:
-    """Returns a strategy whose engine reaches the other instances."""
+    """Returns a strategy with an engine that reaches the other instances."""
     strategy = PopDistStrategy()
     with strategy.scope():  # Joins the others.
         return strategy

@@ -16,7 +16,7 @@ def PopDistStrategy(
     """Returns `strategy_for_run()` for the original's arguments, with variables on the device.
 
     In TensorFlow 2 its datasets follow the original's contract: each instance takes its own shard,
-    `dataset.shard(getNumInstances(), getInstanceIndex())`, and batches are those of one replica.
+    `dataset.shard(getNumInstances(), getInstanceIndex())`, and batches are for one replica.
 
     Args:
       ipu_device: "/device:IPU:0", or another device's name.

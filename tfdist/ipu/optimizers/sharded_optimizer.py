@@ -1,4 +1,4 @@
-"""`ipu.optimizers.sharded_optimizer`: an optimizer whose ops are where its variables are."""
+"""`ipu.optimizers.sharded_optimizer`: an optimizer with ops where its variables are."""
 
 from __future__ import annotations
 

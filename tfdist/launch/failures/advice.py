@@ -25,7 +25,7 @@ _PORT = (
     "The port was taken by another program: start again, or leave the choice of ports to tfdist."
 )
 _SPACE = "Free space where the model and the logs are written; the last whole checkpoint is kept."
-# Exit codes whose advice needs no look at the output.
+# Exit codes with advice that needs no look at the output.
 _CODES = {
     BAD_CONFIGURATION: (
         "Fix the error in the last lines; a wrong configuration is never tried again."

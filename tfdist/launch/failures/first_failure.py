@@ -78,7 +78,7 @@ def has_lost_another(end: WorkerEnd) -> bool:
 
 
 def failed_training(ends: Iterable[WorkerEnd]) -> Verdict | None:
-    """Returns the verdict that blames a worker whose training failed, as the others were told.
+    """Returns the verdict that blames a worker with a failed training, as the others were told.
 
     For a run in which no worker failed by itself: the program has caught the error. The records
     need what the workers printed last.

@@ -18,7 +18,7 @@ _HEAD = (
 )
 _LINE = re.compile(f"{_HEAD}(?P<text>.*)")
 _HARMLESS = re.compile(
-    # No driver, or no GPU. Other errors of cuInit are those of a GPU that does not work.
+    # No driver, or no GPU. Other errors of cuInit are as in a GPU that does not work.
     r"failed call to cuInit: .*(?:UNKNOWN ERROR \(303\)|CUDA_ERROR_NO_DEVICE)"
     r"|Unable to register cu\w+ factory: Attempting to register factory"
     r"|computation placer already registered"

@@ -48,7 +48,7 @@ _GROUPS_LEFT_OUT = ("other machines", "looking without starting", "options in a 
 class LaunchOptions(TypedDict, total=False):
     """The options of `tfdist run` that `launch` takes by their names, except poprun's.
 
-    Editors and type checkers know them by this; the values are checked as those of a command line.
+    Editors and type checkers know them by this; the values are checked as on a command line.
     """
 
     num_replicas: int
@@ -179,7 +179,7 @@ def _words_of(option: Option, value: Any) -> list[str]:
     if isinstance(value, Mapping):
         return [f"{name}={key}={text}" for key, text in value.items()]
     several = option.is_list and isinstance(value, Sequence) and not isinstance(value, str)
-    return [f"{name}={one}" for one in (value if several else [value])]
+    return [f"{name}={item}" for item in (value if several else [value])]
 
 
 def _run(command: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ def notices(options: JobOptions) -> list[str]:
         for name, value in options.env
         if hide_in_variable(name, value) != value
     ]
-    has_store = any(re.search(r"\b(gs|s3|hdfs|viewfs|https?)://", one) for one in options.command)
+    has_store = any(re.search(r"\b(gs|s3|hdfs|viewfs|https?)://", word) for word in options.command)
     keeps_files = options.volumes or has_store or options.cluster_runtime
     if options.max_restarts and not keeps_files:
         lines.append(
@@ -173,7 +173,7 @@ def _check_pods(options: JobOptions) -> None:
 
 
 def _check_variables(options: JobOptions) -> None:
-    names = [name for name, _ in options.env] + [one.name for one in options.secret_env]
+    names = [name for name, _ in options.env] + [secret.name for secret in options.secret_env]
     for place, name in enumerate(names):
         if re.fullmatch(_SET_BY_MANIFEST, name) and name not in _FOR_PODS:
             option = "--env" if place < len(options.env) else "--secret-env"

@@ -117,7 +117,7 @@ def share_environment(share: Share, machine: Machine, environ: Mapping[str, str]
             own = machine.gpus[first : first + share.num_devices]
         else:
             places = range(first, first + share.num_devices)
-            own = tuple(dict.fromkeys(machine.gpus[one % len(machine.gpus)] for one in places))
+            own = tuple(dict.fromkeys(machine.gpus[place % len(machine.gpus)] for place in places))
             found["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
         found[_GPUS] = ",".join(own)
     return found

@@ -132,7 +132,7 @@ def own_addresses(subnet: str | None) -> list[str]:
     if subnet is None:
         return [*addresses, socket.gethostname()]
     network = ipaddress.ip_network(subnet, strict=False)
-    inside = [one for one in addresses if ipaddress.ip_address(one) in network]
+    inside = [address for address in addresses if ipaddress.ip_address(address) in network]
     if not inside:
         raise UsageError(
             f"--host-subnet is {subnet}, and this machine has only {', '.join(addresses) or 'none'}"

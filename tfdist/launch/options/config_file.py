@@ -138,7 +138,7 @@ def _words(command_line: CommandLine, key: str, value: Any) -> list[str]:
         )
     option = command_line.names[name]
     values = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str) for one in values):
+    if not all(isinstance(item, str) for item in values):
         raise UsageError(f"{key} holds more than a word or a list of words. {_EXAMPLE}")
     if isinstance(value, list) and not option.is_list:
         raise UsageError(f"{key} holds a list of {len(values)} values, one is allowed. {_EXAMPLE}")
@@ -148,7 +148,7 @@ def _words(command_line: CommandLine, key: str, value: Any) -> list[str]:
         if value not in ("0", "1", "2"):
             raise UsageError(f"{key} is {shown(value)}, allowed are 0, 1 and 2. Write 1.")
         return [name] * int(value)
-    return [f"{name}={one}" for one in values]
+    return [f"{name}={item}" for item in values]
 
 
 def _command(value: Any) -> list[str]:

@@ -125,7 +125,7 @@ def option(
       default: The field's value without the option. With () or `dict`, the type, the option may be
         repeated. A field with an `example` has no default: the option is required.
       shown_default: What --help says of the default, if that is not `default` itself.
-      group: The option's group in --help, by default that of the field before it.
+      group: The option's group in --help, by default the group of the field before it.
       **more: Further attributes of `Option`.
     """
     plain = None if default in (dict, ()) else default

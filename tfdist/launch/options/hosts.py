@@ -125,7 +125,7 @@ def _read_part(part: str) -> list[Host]:
         names = [name or part]
     else:
         names = expand_node_list(name or part, called="the pattern")
-    return [_host(one, _slots(slots) if colon else None) for one in names]
+    return [_host(host_name, _slots(slots) if colon else None) for host_name in names]
 
 
 def _read_line(words: Sequence[str]) -> list[Host]:

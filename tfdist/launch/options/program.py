@@ -117,6 +117,8 @@ def _near_file(script: str) -> str:
         names = os.listdir(folder or ".")
     except OSError:
         return f" There is no folder {shown(folder)}." if folder else ""
-    stems = [one.removesuffix(".py") for one in names if one.endswith(".py")]
+    stems = [
+        program_name.removesuffix(".py") for program_name in names if program_name.endswith(".py")
+    ]
     near = difflib.get_close_matches(name.removesuffix(".py"), stems, n=1, cutoff=_NEAR)
     return f' Did you mean "{os.path.join(folder, near[0])}.py"?' if near else ""

@@ -145,7 +145,7 @@ def instance_words(texts: Sequence[str], num_instances: int) -> dict[int, tuple[
     for text in texts:
         index, _, words = text.partition(":")
         if int(index) >= num_instances:
-            indices = [str(one) for one in range(num_instances)]
+            indices = [str(instance) for instance in range(num_instances)]
             raise UsageError(
                 f"--instance-mpi-local-args names instance {index}, but there are only "
                 f"{listed(indices)}. Correct the index, or raise --num-instances."
@@ -229,7 +229,7 @@ def nodes(
             raise UsageError(f"--nodes has {shown(address)}: {error}") from None
         if found.count(address) > 1:
             raise UsageError(f"--nodes has {shown(address)} twice, once is allowed. Remove one.")
-    local = [one for one in found if is_loopback(split_address(one)[0])]
+    local = [address for address in found if is_loopback(split_address(address)[0])]
     if local and len(local) < len(found):
         raise UsageError(
             f"--nodes has {shown(local[0])}, which each machine takes for itself, beside other "
@@ -285,6 +285,6 @@ def total_replicas(num_instances: int, num_replicas: int | None) -> int:
 
 def _near_divisors(of: int, number: int) -> str:
     divisors = [one for one in range(1, of + 1) if of % one == 0]
-    below = [one for one in divisors if one < number][-1:]
-    above = [one for one in divisors if one > number][:1]
+    below = [divisor for divisor in divisors if divisor < number][-1:]
+    above = [divisor for divisor in divisors if divisor > number][:1]
     return " or ".join(str(one) for one in below + above)

@@ -44,7 +44,7 @@ class SizeOptions:
     """The command that every worker runs, and the numbers of workers, replicas and devices.
 
     A .py file and "-m MODULE" in `command` follow the path of this Python. `num_instances` does not
-    count the evaluator; `num_replicas` is that of the whole run. `notices` has a line for the user
+    count the evaluator; `num_replicas` is for the whole run. `notices` has a line for the user
     for each option without effect in this run.
     """
 
@@ -94,7 +94,7 @@ class WorkerOptions:
     )
 
 
-_NO_VIPU = "there is no V-IPU server: the devices are those of the machines themselves"
+_NO_VIPU = "there is no V-IPU server: the devices are the machines' own"
 _NO_PARTITION = "there are no partitions: each worker uses devices of the machine it runs on"
 
 

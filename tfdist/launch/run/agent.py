@@ -125,7 +125,7 @@ class Agent:
         self._worker: subprocess.Popen[bytes] | ForkedWorker | None = None
         self._early: list[int] = []  # signals that came before it: a standby may take seconds
 
-    async def keep(self) -> Mapping[str, Any] | None:
+    async def run_worker(self) -> Mapping[str, Any] | None:
         """Starts the worker, and sees to it until no process of it is left.
 
         Returns the launcher's next message "start"; None after "bye", or if the launcher is gone.
@@ -139,23 +139,23 @@ class Agent:
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop, self._grace_s)
         loop.add_signal_handler(signal.SIGUSR1, self._pass_on, signal.SIGUSR1)
-        obeying = asyncio.create_task(self._obey())
+        following = asyncio.create_task(self._follow_launcher())
         try:
             self._worker = await self._start_worker()
         except OSError as error:
             program, missing = self._program.command[0], error.filename
             where = "" if missing in (None, program) else f": {missing}"  # the working directory
             what = f"cannot start {program}: {error.strerror or error}{where}\n"
-            self._channel.say("output", stream="err", text=what)
+            self._channel.send("output", stream="err", text=what)
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
-            self._channel.say("ended", code=code, ago_s=0.0)
-            self._channel.say("gone", was_killed=False)
+            self._channel.send("ended", code=code, ago_s=0.0)
+            self._channel.send("gone", was_killed=False)
         else:
             for early in self._early:
                 self._pass_on(early)
-            self._channel.say("started", pid=self._worker.pid)
-            self._channel.say("gone", was_killed=await self._see_it_end(self._worker))
-        return await obeying
+            self._channel.send("started", pid=self._worker.pid)
+            self._channel.send("gone", was_killed=await self._see_it_end(self._worker))
+        return await following
 
     async def _see_it_end(self, worker: subprocess.Popen[bytes] | ForkedWorker) -> bool:
         """Waits until no process of the worker is left; returns whether it had to be killed."""
@@ -171,13 +171,20 @@ class Agent:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(pumps), BEAT_S)
         self._say_state(is_stopped=False)
-        self._channel.say("ended", code=code, ago_s=self._clock.now_s() - ended_s)
+        self._channel.send("ended", code=code, ago_s=self._clock.now_s() - ended_s)
         killing.cancel()
         if self._kill_at_s == float("inf"):
             send(signal.SIGTERM, self._descendants())
             self._kill_at_s = self._clock.now_s() + _LEFTOVERS_GRACE_S
         else:  # its process group got TERM already, and may need the rest of the grace period
-            send(signal.SIGTERM, [one for one in self._descendants() if _group(one) != worker.pid])
+            send(
+                signal.SIGTERM,
+                [
+                    descendant
+                    for descendant in self._descendants()
+                    if _group(descendant) != worker.pid
+                ],
+            )
         await end_all(self._is_kill_time, spared=self._spared())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(pumps, _DRAIN_LIMIT_S)
@@ -192,10 +199,10 @@ class Agent:
         if forked is not None:
             for stream in ("out", "err"):  # a new process would have printed it as well
                 if text := self._standby.output(stream):
-                    self._channel.say("output", stream=stream, text=text)
+                    self._channel.send("output", stream=stream, text=text)
             return forked
         if self._standby.problem:
-            self._channel.say("standby", problem=self._standby.problem)
+            self._channel.send("standby", problem=self._standby.problem)
         program = self._standby.observed(self._program) if self._keeps_standby else self._program
         return program.start(subprocess.PIPE, subprocess.PIPE)
 
@@ -214,10 +221,10 @@ class Agent:
         )
         decoder = codecs.getincrementaldecoder("utf-8")(AS_BYTES)
         while chunk := await source.read(CHUNK_BYTES):
-            self._channel.say("output", stream=stream, text=decoder.decode(chunk))
+            self._channel.send("output", stream=stream, text=decoder.decode(chunk))
             await self._channel.flush()  # back-pressure: a slow launcher slows the worker down
         if cut := decoder.decode(b"", final=True):
-            self._channel.say("output", stream=stream, text=cut)
+            self._channel.send("output", stream=stream, text=cut)
 
     async def _report(self) -> None:
         looked_at_s, is_stopped = self._clock.now_s(), False
@@ -253,7 +260,7 @@ class Agent:
         progress = self._progress.read()
         reported = asdict(progress) if progress is not None else None
         quiet_s = self._quiet_s(progress)
-        self._channel.say(
+        self._channel.send(
             "state",
             is_stopped=is_stopped,
             progress=reported,
@@ -272,7 +279,7 @@ class Agent:
     def _living(self) -> list[psutil.Process]:
         return self._descendants([self._worker.pid] if self._worker else ())
 
-    async def _obey(self) -> Mapping[str, Any] | None:
+    async def _follow_launcher(self) -> Mapping[str, Any] | None:
         """Follows the launcher's messages until "bye" (returns None), or the next "start".
 
         Stops the worker if the launcher is gone.
@@ -407,17 +414,17 @@ async def _hear(channel: Channel, clock: ObservedClock) -> Mapping[str, Any] | N
     heard_s = clock.now_s()
     while True:
         with contextlib.suppress(TimeoutError):
-            return await channel.hear(BEAT_S)
+            return await channel.receive(BEAT_S)
         silent_s = clock.now_s() - heard_s
         if silent_s > SILENCE_S and not channel.is_answered():
             return None
         if silent_s > SILENCE_S / 4:
-            channel.say("alive")  # Only what is sent can be answered.
+            channel.send("alive")  # Only what is sent can be answered.
 
 
 async def _run(index: int) -> None:
     channel = await connect(os.environ[ADDRESSES_VARIABLE], os.environ[TOKEN_VARIABLE])
-    channel.say("hello", index=index, host=socket.gethostname(), pid=os.getpid())
+    channel.send("hello", index=index, host=socket.gethostname(), pid=os.getpid())
     clock = ObservedClock()
     message = await _hear(channel, clock)
     while message is not None and message["kind"] not in ("start", "bye"):
@@ -429,7 +436,9 @@ async def _run(index: int) -> None:
     with guarded(folder):
         try:
             while message is not None:
-                message = await Agent(channel, message, folder / "progress", clock, standby).keep()
+                message = await Agent(
+                    channel, message, folder / "progress", clock, standby
+                ).run_worker()
         finally:
             standby.end()
             with contextlib.suppress(asyncio.TimeoutError):  # a stopped launcher reads nothing

@@ -26,7 +26,6 @@ from tfdist.launch.machine.preemption import find_preemption_file
 from tfdist.launch.machine.processes import adopt_orphans, python_command
 from tfdist.launch.machine.remote_hosts import find_unknown_host
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.run.attempt import start_message
 from tfdist.launch.run.description import description
 from tfdist.launch.run.run_logs import (
     default_log_dir,
@@ -36,6 +35,7 @@ from tfdist.launch.run.run_logs import (
 )
 from tfdist.launch.run.starters import AGENT, remote_shell, starters_of, uses_ssh
 from tfdist.launch.run.supervision import Supervision
+from tfdist.launch.run.worker_processes import start_message
 from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.workers.channel import LINE_LIMIT_BYTES
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports

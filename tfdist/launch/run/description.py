@@ -164,7 +164,7 @@ def _cores_text(worker: WorkerPlan) -> str:
     if worker.share is None or worker.share.bind == "none":
         return "not bound"
     if worker.share.bind == "numa":
-        return "those of one memory node of its host"
+        return "the cores of one memory node of its host"
     num_workers = worker.share.num_workers
     return "all of its host" if num_workers == 1 else f"1/{num_workers} of its host's"
 

@@ -82,7 +82,7 @@ def main(reader: int) -> None:
 
 
 def processes_of(folder: bytes) -> list[int]:
-    """Returns the processes whose environment names a file in this folder."""
+    """Returns the processes with a file of this folder in their environment."""
     beginning = b"\0" + _VARIABLE.encode() + b"=" + folder + b"/"
     found = []
     for name in os.listdir("/proc"):

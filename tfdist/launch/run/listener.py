@@ -17,7 +17,7 @@ from typing import Any
 from tfdist.launch.workers.channel import LINE_LIMIT_BYTES, Channel
 from tfdist.launch.workers.handshake import admit
 
-MOST_STRANGERS = 16  # connections without a proof, in addition to those of the agents to come
+MOST_STRANGERS = 16  # connections without a proof, in addition to the agents to come
 _HANDSHAKE_LIMIT_S = 10.0
 # The wait after the system has refused to accept a connection, for lack of file descriptors.
 _PAUSE_S = 0.1

@@ -1,4 +1,4 @@
-"""A relay: the process that mpirun starts for a rank whose agent the launcher has started itself.
+"""A relay: the process that mpirun starts for a rank that has an agent of the launcher's already.
 
 It sends the launcher the variables of its rank, with which the agent starts the worker, and ends
 with 0 at the launcher's "bye". It also ends if the launcher is gone.
@@ -17,8 +17,8 @@ from tfdist.launch.workers.channel import ADDRESSES_VARIABLE, TOKEN_VARIABLE
 
 async def _run(index: int) -> None:
     channel = await connect(os.environ[ADDRESSES_VARIABLE], os.environ[TOKEN_VARIABLE])
-    channel.say("rank", index=index, environment=dict(os.environ))
-    while message := await channel.hear():
+    channel.send("rank", index=index, environment=dict(os.environ))
+    while message := await channel.receive():
         if message["kind"] == "bye":
             return
 

@@ -69,6 +69,6 @@ class StopRequest:
         return max(0.0, self.kill_at_s - now_s)
 
     def end_grace(self) -> None:
-        """Ends the grace period of a failure; that of a signal goes on."""
+        """Ends the grace period of a failure; a signal's grace period goes on."""
         if self.number is None:
             self.kill_at_s = _NEVER_S

@@ -1,6 +1,6 @@
 """A run with all its restarts: the workers are started, watched, stopped and restarted.
 
-    launcher        `tfdist run`: one `Supervision`, and one `Attempt` per start of all workers
+    launcher        `tfdist run`: one `Supervision`, with one `WorkerProcesses` for all starts
        |            starts: the agents, directly or through mpirun (Horovod, other machines)
        v
     agent           one per worker, on the worker's machine
@@ -26,19 +26,20 @@ If a worker fails:
     1. Its agent sends "ended" with the exit code or signal. If the agent itself is lost, the
        launcher sees a closed connection, or 20 s of silence (`SILENCE_S`). A worker that makes no
        step for --stall-timeout counts as failed.
-    2. `judge` names the worker that failed first. It waits up to 0.8 s for news of an earlier
-       failure, and longer if a worker ended only because it lost another one.
+    2. `judge` (`verdict.py`) names the worker that failed first. It waits up to 0.8 s for news of
+       an earlier failure, and longer if a worker ended only because it lost another one.
     3. The launcher sends "stop" to every agent. Each sends TERM to its worker, and KILL at the end
        of the grace period (--grace). It sends "gone" once no process of the worker is left.
     4. The launcher sends "bye", waits a moment for mpirun, and kills all processes that are left
        below it.
-    5. All workers start again: with other ports if another process took a port, or from the last
-       checkpoint if --max-restarts allows it. Otherwise the launcher prints the failure box and
-       ends with the exit code of the worker that failed first, or 124 if that stalled or is silent.
+    5. `next_start` (`failures/restart_rule.py`) decides. All workers start again: with other ports
+       if another process took a port, or from the last checkpoint if --max-restarts allows it.
+       Otherwise the launcher prints the failure box and ends with the exit code of the worker that
+       failed first, or 124 if that stalled or is silent.
 
-With --min-instances, step 5 leaves out hosts that do not answer (`membership.py`). The launcher
-looks for them every --rejoin-interval. When one answers, SIGUSR1 makes the workers save and leave,
-and all start again with it.
+With --min-instances, step 5 leaves out hosts that do not answer. The launcher looks for them every
+--rejoin-interval. When one answers, SIGUSR1 makes the workers save and leave, and all start again
+with it.
 
 If the launcher fails, each agent sees a closed connection, or 20 s in which its machine does not
 answer, and stops its worker with TERM, then KILL. While the launcher is suspended (Ctrl-Z), agents
@@ -53,58 +54,59 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tfdist.cluster.tasks import listed
 from tfdist.launch.errors import StartError
 from tfdist.launch.failures.failure import Failure, joined_names, worker_tag
 from tfdist.launch.failures.first_failure import Verdict
+from tfdist.launch.failures.restart_rule import (
+    MOST_NEW_PORTS,
+    End,
+    Grow,
+    History,
+    LookForHosts,
+    NextStart,
+    Restart,
+    Shrink,
+    Stop,
+    next_start,
+)
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
 from tfdist.launch.machine.remote_hosts import call_on_hosts, lost_hosts
+from tfdist.launch.options.hosts import place_instances
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.run.attempt import Attempt
 from tfdist.launch.run.contact import strangers_text
 from tfdist.launch.run.description import description
+from tfdist.launch.run.ending import Result, failure_of, restart_limits, restart_text, stopped_text
 from tfdist.launch.run.interruptions import Interruptions
-from tfdist.launch.run.membership import instances_by_host, resized, smaller_run
+from tfdist.launch.run.membership import instances_by_host, resized
 from tfdist.launch.run.run_logs import RunLogs, as_text
 from tfdist.launch.run.starters import relay_starter, remote_shell, starters_of
 from tfdist.launch.run.stop_request import StopRequest
-from tfdist.launch.run.verdict import is_new_port_needed, judge, why_no_restart, with_cause
-from tfdist.launch.screen.error_excerpt import exception_line
-from tfdist.launch.screen.failure_box import Aftermath, failure_box, how_text, whole_error
+from tfdist.launch.run.verdict import judge, with_cause
+from tfdist.launch.run.worker_processes import WorkerProcesses
+from tfdist.launch.screen.failure_box import Aftermath, failure_box, whole_error
 from tfdist.launch.screen.output import Screen
 from tfdist.launch.screen.progress_line import ProgressLine
-from tfdist.launch.screen.size_change import going_on_text, lost_text, step_text, too_few_text
+from tfdist.launch.screen.size_change import going_on_text, step_text
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 from tfdist.launch.workers.worker_state import worker_snapshots
 from tfdist.process import snapshot_folders
-from tfdist.process.exit_codes import LOST_WORKER, STOP_CODES
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
 _EVERYWHERE = "0.0.0.0"
-# The number of starts with other ports, after another process took a port, before the run fails.
-_MOST_NEW_PORTS = 3
 _CANNOT_START = 1
 # A worker inside of a step that another one has left is killed after this time, if all start again:
 # it cannot end the step, and has nothing to save.
 _IN_STEP_GRACE_S = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class _End:
-    """The end of one start of the workers."""
-
-    verdict: Verdict
-    failure: Failure | None = None
-    aftermath: Aftermath = field(default_factory=Aftermath)
 
 
 class Supervision:
@@ -125,7 +127,6 @@ class Supervision:
         self._options = options  # of the present start
         self._lost_hosts: frozenset[str] = frozenset()
         self._joining: RunOptions | None = None  # of the next start, with hosts that are back
-        self._has_failed_to_start = False  # the last start, although all hosts answered
         self._interruptions = Interruptions()
         self._shell = remote_shell(options.mpi_global_args, os.environ)
         self._log_dir = log_dir
@@ -134,14 +135,11 @@ class Supervision:
         self._cwd = os.getcwd()  # It may be removed before a restart.
         self._clock = ObservedClock()
         self._started_s = self._clock.now_s()
-        self._restarts = 0
-        self._joins = 0
-        self._new_ports = 0
-        self._earlier: Failure | None = None  # of the start before
+        self._history = History()
         self._num_startup_lines = 0  # of TensorFlow, which were not shown
         self._stop = StopRequest()
         is_local = options.is_on_this_machine
-        self._attempt = Attempt(
+        self._processes = WorkerProcesses(
             listen_on=_LOOPBACK if is_local else _EVERYWHERE,
             own_hosts=[_LOOPBACK] if is_local else own_addresses(options.host_subnet),
             grace_s=options.grace_s,
@@ -163,7 +161,7 @@ class Supervision:
         try:
             code = await self._run_until_over()
         finally:
-            await self._attempt.close()
+            await self._processes.close()
             snapshot_folders.remove_run(self._run)
             # After an orderly end the workers have removed their own: not where a host was lost, or
             # where there was nothing left to train.
@@ -192,116 +190,100 @@ class Supervision:
             loop.add_signal_handler(number, self._ask_to_stop, number)
         loop.add_signal_handler(signal.SIGUSR1, self._ask_to_save)
         while True:
-            with ReservedPorts(num_local_ports(self._options)) as ports:
-                starts = self._restarts + self._joins
-                cost = self._interruptions
-                plan = make_plan(
-                    self._options,
-                    ports=ports.ports,
-                    log_dir=self._log_dir,
-                    restart_count=starts,
-                    restart_step=cost.step if cost.step > 0 else None,
-                    restart_cost=(round(cost.lost_until(self._clock.now_s())), cost.repeated_steps),
-                    run=self._run,
-                    num_full_instances=self._full_size.num_instances,
-                )
-                if starts == 0 and self._new_ports == 0:
-                    self._introduce(plan)
-                try:
-                    end = await self._run_once(plan)
-                    self._has_failed_to_start = False
-                except StartError as error:
-                    if await self._goes_on_after(error):
-                        continue
-                    self._say(f"the workers could not be started: {error}")
-                    return _CANNOT_START if self._stop.number is None else self._stop.exit_code
-            joining, self._joining = self._joining, None
-            if joining is not None and not self._stop.is_made:
-                self._options, self._earlier = joining, None
-                self._joins += 1
-                self._say_what_a_step_is()
-                # A worker that had no handler yet may have left before another one could save.
-                if end.verdict.exit_code in STOP_CODES:
-                    continue
-            if end.failure is None:
-                return self._ended_by_signal(end)
-            if self._stop.is_made:
-                self._show_box(end)
-                return end.verdict.exit_code
-            if is_new_port_needed(end.failure, self._options) and self._new_ports < _MOST_NEW_PORTS:
-                self._new_ports += 1
-                self._say(
-                    f"another program took the port of {end.failure.name} before it could: all "
-                    f"workers start again with other ports ({self._new_ports} of {_MOST_NEW_PORTS})"
-                )
-                continue
-            reason = self._why_over(end.failure)
-            earlier, self._earlier = self._earlier, end.failure
-            if reason is None and self._options.min_instances is not None:
-                reason = await self._leave_out(end.failure, earlier)
-            if reason is not None:
-                self._show_box(end)
-                if self._options.max_restarts > 0:
-                    self._say(f"not started again: {reason}")
-                return end.verdict.exit_code
-            self._restarts += 1
-            failed_s = self._started_s + end.failure.after_s
-            self._interruptions.begin(self._attempt.workers, failed_s)
-            self._show_restart(end)
+            result = await self._run_start()
+            end = self._end_of(result)
+            decision = next_start(self._history, end, restart_limits(self._options))
+            if isinstance(decision, LookForHosts):
+                lost = await self._find_lost_hosts()
+                end = replace(self._end_of(result), lost_hosts=lost)
+                decision = next_start(self._history, end, restart_limits(self._options))
+            if isinstance(decision, Stop):
+                return self._report_end(result, decision.reason)
+            self._history = self._history.after(end, decision)
+            await self._prepare(result, end, decision)
 
-    def _why_over(self, failure: Failure) -> str | None:
-        """Returns why the workers do not start again after this failure; None if they do."""
-        if self._stop.is_made:
-            return "the user asked to stop"
-        return why_no_restart(failure, self._restarts, self._options.max_restarts, self._earlier)
+    async def _run_start(self) -> Result:
+        with ReservedPorts(num_local_ports(self._options)) as ports:
+            history, cost = self._history, self._interruptions
+            plan = make_plan(
+                self._options,
+                ports=ports.ports,
+                log_dir=self._log_dir,
+                restart_count=history.starts,
+                restart_step=cost.step if cost.step > 0 else None,
+                restart_cost=(round(cost.lost_until(self._clock.now_s())), cost.repeated_steps),
+                run=self._run,
+                num_full_instances=self._full_size.num_instances,
+            )
+            if history == History():
+                self._introduce(plan)
+            try:
+                return await self._run_once(plan)
+            except StartError as error:
+                return Result(verdict=Verdict(exit_code=_CANNOT_START), start_error=str(error))
 
-    async def _leave_out(self, failure: Failure, earlier: Failure | None) -> str | None:
-        """Leaves out lost hosts, or a worker that fails again; returns why the run is over, if so.
+    def _end_of(self, result: Result) -> End:
+        """Returns the facts on which `next_start` decides."""
+        failure, joining = result.failure, self._joining
+        options = joining or self._options
+        may_miss_hosts = bool(result.start_error) or (failure and failure.kind == "silent")
+        return End(
+            exit_code=result.verdict.exit_code,
+            failure=failure,
+            start_error=result.start_error,
+            must_stop=self._stop.is_made,
+            is_for_joining=joining is not None and not result.start_error,
+            hosts=[host.name for host in place_instances(options.hosts, options.num_instances)],
+            lost_hosts=None if may_miss_hosts and not options.is_on_this_machine else (),
+        )
 
-        A worker that fails again stays where too few would be left.
-        """
-        lost: frozenset[str] = frozenset()
-        if failure.kind == "silent":
-            lost = await self._find_lost_hosts()
-        smaller = smaller_run(self._options, failure, earlier, lost)
-        if smaller is None and lost:
-            return too_few_text(lost, self._options.min_instances or 1)
-        if smaller is not None and smaller.num_instances < self._options.num_instances:
-            why = lost_text(lost) if lost else f"{failure.name} has failed twice in a row"
-            self._go_on_with(smaller, lost, why)
-            await self._attempt.close()  # Agents that stay are those of the larger run.
-            self._earlier = None
-        return None
+    def _may_start_again(self, failure: Failure, verdict: Verdict) -> bool:
+        end = self._end_of(Result(verdict=verdict, failure=failure))
+        return not isinstance(next_start(self._history, end, restart_limits(self._options)), Stop)
 
-    async def _goes_on_after(self, error: StartError) -> bool:
-        """Leaves out the hosts that do not answer at a start; returns whether the run goes on.
+    async def _prepare(self, result: Result, end: End, decision: NextStart) -> None:
+        """Makes the options of the next start, and tells the user about it."""
+        if end.is_for_joining:
+            assert self._joining is not None
+            self._options, self._joining = self._joining, None
+            self._say_what_a_step_is()
+        if isinstance(decision, Grow):
+            return
+        if isinstance(decision, Restart) and decision.with_other_ports:
+            assert end.failure is not None
+            self._say(
+                f"another program took the port of {end.failure.name} before it could: all workers "
+                f"start again with other ports ({self._history.new_ports} of {MOST_NEW_PORTS})"
+            )
+            return
+        if isinstance(decision, Shrink):
+            self._shrink(decision, end.lost_hosts or ())
+            await self._processes.close()  # Agents that stay belong to the larger run.
+        now_s = self._clock.now_s()
+        failed_s = now_s if end.failure is None else self._started_s + end.failure.after_s
+        self._interruptions.begin(self._processes.workers, failed_s)
+        self._say(restart_text(result, self._history.restarts, self._options))
 
-        A restart that fails although all answer is tried once more: a host was away meanwhile.
-        """
-        options = self._options
-        if options.min_instances is None or self._stop.is_made:
-            return False
-        lost = await self._find_lost_hosts()
-        left = {h: n for h, n in instances_by_host(options).items() if h not in lost}
-        smaller = resized(options, left)
-        is_first = self._restarts + self._joins == 0
-        if smaller is None or self._restarts >= options.max_restarts:
-            return False
-        if not lost and (is_first or self._has_failed_to_start):
-            return False
-        self._has_failed_to_start = not lost
-        self._restarts += 1
-        self._interruptions.begin(self._attempt.workers, self._clock.now_s())
-        self._say(f"restart {self._restarts} of {options.max_restarts}: {error}")
-        if lost:
-            self._go_on_with(smaller, lost, lost_text(lost))
-        return True
-
-    def _go_on_with(self, smaller: RunOptions, lost: frozenset[str], why: str) -> None:
+    def _shrink(self, decision: Shrink, lost_hosts: Collection[str]) -> None:
+        self._lost_hosts |= frozenset(lost_hosts)
+        smaller = resized(self._options, Counter(decision.hosts))
+        assert smaller is not None  # The rule leaves no fewer than --min-instances.
+        self._options = smaller
         whole = self._full_size.num_instances
-        self._options, self._lost_hosts = smaller, self._lost_hosts | lost
-        self._say(going_on_text(why, smaller.num_instances, whole))
+        self._say(going_on_text(decision.reason, smaller.num_instances, whole))
         self._say_what_a_step_is()
+
+    def _report_end(self, result: Result, reason: str) -> int:
+        """Tells the user how the run has ended; returns its exit code."""
+        if result.start_error:
+            self._say(f"the workers could not be started: {result.start_error}")
+            return _CANNOT_START if self._stop.number is None else self._stop.exit_code
+        if result.failure is None:
+            return self._ended_by_signal(result)
+        self._show_box(result)
+        if reason and self._options.max_restarts > 0:
+            self._say(f"not started again: {reason}")
+        return result.verdict.exit_code
 
     def _say_what_a_step_is(self) -> None:
         self._say(step_text(self._options.num_instances, self._full_size.num_instances))
@@ -329,8 +311,8 @@ class Supervision:
             f"{listed(sorted(back))} can be reached again: the workers save, and start again as "
             f"{self._joining.num_instances} instances"
         )
-        self._interruptions.begin(self._attempt.workers, self._clock.now_s())
-        self._attempt.signal(signal.SIGUSR1)
+        self._interruptions.begin(self._processes.workers, self._clock.now_s())
+        self._processes.signal(signal.SIGUSR1)
 
     def _introduce(self, plan: Plan) -> None:
         verbosity, width = self._options.verbosity, self._terminal.width
@@ -339,7 +321,7 @@ class Supervision:
         if verbosity > 0:
             self._say(f"logs are in {self._log_dir}")
 
-    async def _run_once(self, plan: Plan) -> _End:
+    async def _run_once(self, plan: Plan) -> Result:
         options = self._options
         screen = Screen(
             self._terminal,
@@ -357,12 +339,12 @@ class Supervision:
             with self._shown():
                 screen.write(worker, stream, as_text(text), self._clock.now_s())
 
-        attempt = self._attempt
-        end = None
+        processes = self._processes
+        result = None
         joining = None
         line = ProgressLine(self._terminal, mode=options.progress, started_s=self._started_s)
         try:
-            await attempt.start(
+            await processes.start(
                 plan,
                 starters_of(plan, options, os.environ),
                 relay_starter(plan, options, os.environ),
@@ -372,20 +354,30 @@ class Supervision:
                 joining = asyncio.create_task(self._take_in_hosts())
             verdict = await self._watch(line, screen, logs)
             verdict = with_cause(
-                verdict, attempt.workers, lambda worker: logs.tail(worker.plan.index)
+                verdict, processes.workers, lambda worker: logs.tail(worker.plan.index)
             )
-            failure = None if verdict.worker is None else self._failure(verdict, logs)
+            failure = None
+            if verdict.worker is not None:
+                failure = failure_of(
+                    verdict,
+                    processes.workers,
+                    options,
+                    log_tail=logs.tail(verdict.worker),
+                    mpirun_lines=processes.starter_output(),
+                    started_s=self._started_s,
+                    now_s=self._clock.now_s(),
+                )
             with self._shown():
                 if failure is not None:
-                    screen.end_with(self._error_in_box(failure))
+                    screen.end_with(self._error_in_box(failure, verdict))
                 screen.update(float("inf"))  # before what is said about a failure
-            end = await self._stop_all(verdict, failure)
-            return end
+            result = await self._stop_all(verdict, failure)
+            return result
         finally:
             if joining is not None:
                 joining.cancel()
-            is_over = end is None or end.failure is None or self._stop.number is not None
-            await attempt.close(keeps_agents=options.keeps_agents and not is_over)
+            is_over = result is None or result.failure is None or self._stop.number is not None
+            await processes.close(keeps_agents=options.keeps_agents and not is_over)
             with self._shown():
                 for worker in plan.workers:
                     screen.flush(worker.index)
@@ -394,11 +386,11 @@ class Supervision:
             logs.close()
 
     async def _watch(self, line: ProgressLine, screen: Screen, logs: RunLogs) -> Verdict:
-        attempt, options = self._attempt, self._options
+        processes, options = self._processes, self._options
         if self._stop.number is not None:  # while the agents were starting
-            attempt.ask_to_stop(self._stop.kill_at_s - self._clock.now_s())
+            processes.ask_to_stop(self._stop.kill_at_s - self._clock.now_s())
         if self._stop.saves:
-            attempt.signal(signal.SIGUSR1)
+            processes.signal(signal.SIGUSR1)
         while True:
             logs.restore()
             file = self._preemption_file
@@ -408,131 +400,83 @@ class Supervision:
             now_s = self._clock.now_s()
             with self._shown():
                 screen.update(now_s)
-                line.update(now_s, worker_snapshots(attempt.workers, now_s))
-            self._interruptions.note(attempt.workers, now_s)
+                line.update(now_s, worker_snapshots(processes.workers, now_s))
+            self._interruptions.note(processes.workers, now_s)
             if not self._has_said_nobody_met:
                 self._has_said_nobody_met = self._says_nobody_met(has_ended=False)
             verdict = judge(
-                attempt.workers,
+                processes.workers,
                 now_s,
                 stall_timeout_s=options.stall_timeout_s,
                 grace_s=options.grace_s,
             )
             if self._stop.number is not None:
-                are_over = all(worker.is_over for worker in attempt.workers)
+                are_over = all(worker.is_over for worker in processes.workers)
                 if are_over or now_s > self._stop.kill_at_s + 1.0:
                     return Verdict(exit_code=self._stop.exit_code)
             elif verdict is not None:
                 return verdict
-            await attempt.wait_for_change()
+            await processes.wait_for_change()
 
-    async def _stop_all(self, verdict: Verdict, failure: Failure | None) -> _End:
-        attempt = self._attempt
+    async def _stop_all(self, verdict: Verdict, failure: Failure | None) -> Result:
+        processes = self._processes
         is_stopping = self._stop.number is not None  # then some workers have ended already
         stopped = [
             worker
-            for worker in attempt.workers
+            for worker in processes.workers
             if worker.plan.index != verdict.worker and (is_stopping or worker.code is None)
         ]
-        if any(worker.code is None or not worker.is_over for worker in attempt.workers):
+        if any(worker.code is None or not worker.is_over for worker in processes.workers):
             grace_s = self._stop.begin_grace(self._clock.now_s(), self._options.grace_s)
-            starts_again = failure is not None and self._why_over(failure) is None
-            attempt.ask_to_stop(grace_s, _IN_STEP_GRACE_S if starts_again else float("inf"))
+            starts_again = failure is not None and self._may_start_again(failure, verdict)
+            processes.ask_to_stop(grace_s, _IN_STEP_GRACE_S if starts_again else float("inf"))
             if stopped and failure is not None:
                 names = joined_names(worker.plan.name for worker in stopped)
                 self._say(f"{failure.name} has failed; stopping {names}")
-            await attempt.wait_until_gone(lambda: self._stop.kill_at_s)
+            await processes.wait_until_gone(lambda: self._stop.kill_at_s)
         self._stop.end_grace()
         aftermath = Aftermath(
-            num_workers=len(attempt.workers),
+            num_workers=len(processes.workers),
             stopped=[worker.plan.name for worker in stopped],
             killed=[w.plan.name for w in stopped if w.was_killed or not w.is_gone],
-            restarts=self._restarts,
+            restarts=self._history.restarts,
             max_restarts=self._options.max_restarts,
             can_restart=not self._options.nodes,
         )
-        return _End(verdict=verdict, failure=failure, aftermath=aftermath)
+        return Result(verdict=verdict, failure=failure, aftermath=aftermath)
 
-    def _failure(self, verdict: Verdict, logs: RunLogs) -> Failure:
-        worker = next(one for one in self._attempt.workers if one.plan.index == verdict.worker)
-        times = (worker.ended_s, worker.lost_s, self._clock.now_s())
-        failed_s = next(one for one in times if one is not None)
-        ago = timedelta(seconds=self._clock.now_s() - failed_s)
-        tail = logs.tail(worker.plan.index)
-        exception = exception_line(tail) or ""
-        # A worker that MPI ended says nothing: mpirun's output has the reason.
-        has_reason = bool(exception) or not self._options.uses_mpirun
-        return Failure(
-            name=worker.plan.name,
-            index=worker.plan.index,
-            host=worker.host or worker.plan.host,
-            pid=worker.pid,
-            kind=verdict.kind,
-            code=None if worker.code is None else abs(worker.code),
-            after_s=failed_s - self._started_s,
-            at=datetime.now() - ago,
-            step=worker.step,
-            log_tail=tail,
-            log_path=worker.plan.log_path,
-            detail=verdict.detail or self._hint(worker.code),
-            exception=exception,
-            has_trained=worker.has_trained,
-            mpirun_lines=() if has_reason else self._attempt.starter_output(),
-        )
-
-    def _hint(self, code: int | None) -> str:
-        is_elsewhere = code == LOST_WORKER and len(self._options.nodes) > 1
-        return "look at what the launchers of the other nodes say" if is_elsewhere else ""
-
-    def _ended_by_signal(self, end: _End) -> int:
+    def _ended_by_signal(self, result: Result) -> int:
         if self._stop.number is None:
-            if end.verdict.exit_code != 0:
-                self._say(end.verdict.detail or "the workers were asked to stop, and exited")
+            if result.verdict.exit_code != 0:
+                self._say(result.verdict.detail or "the workers were asked to stop, and exited")
             else:
                 self._says_nobody_met(has_ended=True)
-            return end.verdict.exit_code
-        name = signal.Signals(self._stop.number).name
-        took = f"after {self._stop.lasts_s(self._clock.now_s()):.1f} of {self._options.grace_s:g} s"
-        ended = f"all workers have left {took}"
-        if killed := end.aftermath.killed:
-            ended = (
-                f"{', '.join(killed)} had to be killed {took}; steps after the last checkpoint are "
-                "lost"
-            )
-        self._say(f"stopped by {name}{self._stop.why}; {ended}")
+            return result.verdict.exit_code
+        lasted_s = self._stop.lasts_s(self._clock.now_s())
+        self._say(stopped_text(result, self._stop, lasted_s, self._options.grace_s))
         return self._stop.exit_code
 
     def _says_nobody_met(self, *, has_ended: bool) -> bool:
-        text = strangers_text(self._attempt.workers, self._options.engine, has_ended=has_ended)
+        text = strangers_text(self._processes.workers, self._options.engine, has_ended=has_ended)
         if text:
             self._say(text)
         return bool(text)
 
-    def _error_in_box(self, failure: Failure) -> str:
-        """Returns the error that the failure box will show; "" if there may be none."""
-        is_over = self._why_over(failure) is not None and self._options.min_instances is None
-        is_over = is_over and not is_new_port_needed(failure, self._options)
-        return whole_error(failure, width=self._terminal.width) if is_over else ""
+    def _error_in_box(self, failure: Failure, verdict: Verdict) -> str:
+        """Returns the error that the failure box will show; "" if there may be no box."""
+        may_go_on = self._may_start_again(failure, verdict)
+        return "" if may_go_on else whole_error(failure, width=self._terminal.width)
 
-    def _show_box(self, end: _End) -> None:
-        assert end.failure is not None
-        box = failure_box(end.failure, end.aftermath, width=self._terminal.width)
+    def _show_box(self, result: Result) -> None:
+        assert result.failure is not None
+        box = failure_box(result.failure, result.aftermath, width=self._terminal.width)
         with self._shown():
             self._terminal.print(box)
-
-    def _show_restart(self, end: _End) -> None:
-        assert end.failure is not None
-        options = self._options
-        last = "newest snapshot or checkpoint" if options.snapshot_steps else "last checkpoint"
-        self._say(
-            f"restart {self._restarts} of {options.max_restarts}: {end.failure.name} failed "
-            f"({how_text(end.failure)}); all workers start again from the {last}"
-        )
 
     def _ask_to_stop(self, number: int, why: str = "", *, is_signal: bool = True) -> None:
         """Stops the workers: TERM and the grace period on the first signal, KILL on the second.
 
-        The arguments are those of `StopRequest.ask`.
+        The arguments are as in `StopRequest.ask`.
         """
         now_s = self._clock.now_s()
         is_first = self._stop.number is None
@@ -544,13 +488,13 @@ class Supervision:
                 f"{signal.Signals(number).name}{why}: the workers save and leave, within "
                 f"{self._options.grace_s:g} s.{again}"
             )
-        self._attempt.ask_to_stop(max(0.0, self._stop.kill_at_s - now_s))
-        self._attempt.changed.set()
+        self._processes.ask_to_stop(max(0.0, self._stop.kill_at_s - now_s))
+        self._processes.changed.set()
 
     def _ask_to_save(self) -> None:
         self._say("SIGUSR1: the workers save and stop")
         self._stop.saves = True
-        self._attempt.signal(signal.SIGUSR1)
+        self._processes.signal(signal.SIGUSR1)
 
     def _note_stranger(self, sender: str) -> None:
         """Tells the user once that another process connects to the launcher's port."""

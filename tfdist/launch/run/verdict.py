@@ -12,7 +12,6 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tfdist.launch.failures.failure import Failure, why_permanent
 from tfdist.launch.failures.first_failure import (
     Verdict,
     WorkerEnd,
@@ -22,16 +21,10 @@ from tfdist.launch.failures.first_failure import (
     lost_without_a_cause,
     verdict_on,
 )
-from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.workers.channel import SILENCE_S
 from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import (
-    BAD_CONFIGURATION,
-    CANNOT_RUN,
     LOST_WORKER,
-    NO_SPACE,
-    NOT_FOUND,
-    PORT_TAKEN,
     STOP_CODES,
     TOOK_TOO_LONG,
 )
@@ -106,7 +99,7 @@ def _end(worker: WorkerState) -> WorkerEnd | None:
 
 
 def _silence(worker: WorkerState, now_s: float) -> WorkerEnd | None:
-    """Returns the end of a worker whose exit code will not be known, or None if there is none."""
+    """Returns the end of a worker that will report no exit code, or None if there is none."""
     if worker.lost_s is not None:
         time_s, detail = worker.lost_s, "its agent exited"
     elif worker.orphaned_s is not None:
@@ -129,7 +122,7 @@ def _failed_by_itself(workers: Sequence[WorkerState], now_s: float) -> Verdict |
     is_kill = cause.exit_code == -signal.SIGKILL
     if is_open and now_s - cause.time_s < (_NEWS_OF_A_KILL_S if is_kill else _NEWS_S):
         return None
-    absence_s = next(one.absence_s for one in workers if one.plan.index == cause.worker)
+    absence_s = next(other.absence_s for other in workers if other.plan.index == cause.worker)
     if cause.exit_code is None and absence_s:
         detail = (
             f"the launcher was suspended for {absence_s:.0f} s and its machine did not answer: "
@@ -240,31 +233,3 @@ def _ended(workers: Sequence[WorkerState], now_s: float, grace_s: float) -> Verd
         return None  # It takes longer than the grace period, but it will leave as well.
     detail = "another process asked it to stop, and the other workers did not stop with it"
     return Verdict(exit_code=first.code or 0, worker=first.plan.index, detail=detail)
-
-
-def why_no_restart(
-    failure: Failure, restarts: int, max_restarts: int, earlier: Failure | None = None
-) -> str | None:
-    """Returns why the workers are not started again, or None if they are.
-
-    `earlier` is the failure of the start before; None at the first.
-    """
-    if failure.kind == "exited" and failure.code in (BAD_CONFIGURATION, CANNOT_RUN, NOT_FOUND):
-        return "the configuration is invalid, so a restart would fail again"
-    if failure.kind == "exited" and failure.code == NO_SPACE:
-        return "there is no room for a checkpoint, so a restart would fail again"
-    permanent = why_permanent(failure, earlier)
-    if permanent:
-        return permanent
-    if restarts >= max_restarts:
-        return f"{restarts} of {max_restarts} restarts are used"
-    return None
-
-
-def is_new_port_needed(failure: Failure, options: RunOptions) -> bool:
-    """Returns whether another process took a port that the launcher had chosen.
-
-    False for a run on several machines, where the user or the default sets the ports.
-    """
-    is_taken = failure.code == PORT_TAKEN and failure.kind == "exited"
-    return is_taken and options.is_on_this_machine and not options.nodes

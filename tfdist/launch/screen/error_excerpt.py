@@ -3,7 +3,7 @@
 Traceback (most recent call last):              the frames of the user's files are kept,
 File "train.py", line 30, in main
 estimator.train(input_fn)
-... 5 frames of packages                      those of packages are counted,
+... 5 frames of packages                      frames of packages are counted,
 File "train.py", line 12, in model_fn
 raise ValueError("no such layer")
 ValueError: no such layer                       errors have their short names

@@ -37,7 +37,7 @@ LONGEST_TAIL = 65_536  # characters of the end of a worker's output
 
 @dataclass(frozen=True, kw_only=True)
 class Aftermath:
-    """The events after the failure: `killed` are those of the stopped that did not end in time.
+    """The events after the failure: `killed` are the stopped workers that did not end in time.
 
     `can_restart` is whether the run could be started again with --max-restarts.
     """

@@ -39,7 +39,7 @@ class Screen:
     Args:
       tags: The tag of each worker's lines by index, without brackets: "0", "evaluator".
       shown: The indices of the workers that are shown; None shows all.
-      joined: The indices of the workers whose equal lines are shown once; see `EqualLines`.
+      joined: The indices of the workers with equal lines shown once; see `EqualLines`.
       hides_startup_lines: If True, TensorFlow's start-up lines are counted and not shown.
       holds_errors: Whether tracebacks wait for the end of their worker; see `HeldErrors`.
     """
@@ -73,7 +73,7 @@ class Screen:
         self._pending: dict[tuple[int, Stream], PendingLine] = {}
 
     def write(self, worker: int, stream: str, text: str, now_s: float) -> None:
-        """Shows a piece of a worker's output, of any length; errors are those of `Terminal.write`.
+        """Shows a piece of a worker's output, of any length; errors are as in `Terminal.write`.
 
         The time may be on any clock. A line is shown once its end has arrived.
         """

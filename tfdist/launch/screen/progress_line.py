@@ -124,7 +124,7 @@ def progress_text(
     statuses = worker_statuses(now_s, recent, workers)
     is_measured = step >= 0 and total > 0
     # Else there is no ETA.
-    is_well = not any(one.is_trouble or one.word in _LEAVING for one in statuses)
+    is_well = not any(status.is_trouble or status.word in _LEAVING for status in statuses)
     remaining_s = (
         (total - step) / recent.steps_per_s() if is_measured and step < total else math.nan
     )

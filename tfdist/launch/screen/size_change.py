@@ -1,20 +1,6 @@
-"""The lines that a launcher says when a run goes on with fewer instances, with --min-instances."""
+"""The lines that a launcher prints when a run goes on with fewer instances: --min-instances."""
 
 from __future__ import annotations
-
-from collections.abc import Collection
-
-from tfdist.cluster.tasks import listed
-
-
-def lost_text(hosts: Collection[str]) -> str:
-    """Returns that these hosts cannot be reached."""
-    return f"{listed(sorted(hosts))} cannot be reached"
-
-
-def too_few_text(hosts: Collection[str], min_instances: int) -> str:
-    """Returns why the run cannot go on without these hosts."""
-    return f"{lost_text(hosts)}, and fewer than --min-instances {min_instances} would be left"
 
 
 def going_on_text(why: str, now: int, whole: int) -> str:

@@ -49,7 +49,7 @@ def worker_statuses(
     is_held_up = any(w.condition in ("stopped", "silent") for w in workers.values()) or any(
         _holds_up(_progress(workers[index])) for index in late
     )
-    before = [one.step for one in recent.samples if one.seen_s <= now_s - _REPORTS_S]
+    before = [sample.step for sample in recent.samples if sample.seen_s <= now_s - _REPORTS_S]
     reached = max(before, default=-1)  # by the run, when all had reported
     statuses = []
     for index, worker in workers.items():
@@ -92,7 +92,7 @@ def _progress(worker: WorkerSnapshot) -> Progress:
 class StepSample:
     """A step of the run, and when it was first seen, on the clock of `RecentProgress.after`.
 
-    `trained_s` are the seconds of training before it, `examples` those of all workers.
+    `trained_s` are the seconds of training before it, `examples` counts all workers'.
     """
 
     seen_s: float
@@ -105,7 +105,7 @@ class StepSample:
 class RecentProgress:
     """The recent history of a run.
 
-    Speeds are those of the training alone: the clock `trained_s` stands still while a worker
+    Speeds are of the training alone: the clock `trained_s` stands still while a worker
     starts, saves or evaluates, and the first step, which compiles, is left out.
 
     Attributes:

@@ -21,7 +21,7 @@ _AS_BYTES = "surrogateescape"  # words that are not UTF-8 stay the bytes that th
 
 
 def main(words: Sequence[str]) -> int:
-    """Is `main` of the package."""
+    """Submits the job that `words` describe; returns the exit code."""
     options = slurm_options(SLURM.parse(words))
     problem = horovod_problem() if options.engine == "horovod" else None
     if problem is not None:

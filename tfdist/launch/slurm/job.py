@@ -22,11 +22,21 @@ from rich.console import Console
 from tfdist.cluster.environment import SNAPSHOT_STEPS
 from tfdist.cluster.instance_variables import NUM_FULL_INSTANCES, OF_ONE_RUN, RUN, SHAPE
 from tfdist.launch.errors import UsageError
-from tfdist.launch.failures.failure import Failure, why_permanent
+from tfdist.launch.failures.failure import Failure
 from tfdist.launch.failures.first_failure import Verdict
+from tfdist.launch.failures.restart_rule import (
+    End,
+    History,
+    Limits,
+    LookForHosts,
+    Restart,
+    Shrink,
+    Stop,
+    next_start,
+)
 from tfdist.launch.machine.preemption import find_preemption_file
 from tfdist.launch.screen.failure_box import Aftermath, failure_box
-from tfdist.launch.screen.size_change import going_on_text, lost_text, step_text, too_few_text
+from tfdist.launch.screen.size_change import going_on_text, step_text
 from tfdist.launch.slurm.ending import ending, failure_of, is_hopeless, is_node_lost, stopped_after
 from tfdist.launch.slurm.nodes import (
     OVERLAP,
@@ -41,11 +51,8 @@ from tfdist.launch.slurm.worker import JobFiles, WorkerRecord
 from tfdist.process import snapshot_folders
 from tfdist.process.exit_codes import (
     BAD_CONFIGURATION,
-    CANNOT_RUN,
     LOST_WORKER,
-    NEVER_AGAIN,
     NOT_FOUND,
-    PORT_TAKEN,
     STOP_CODES,
     shell_code,
 )
@@ -53,9 +60,7 @@ from tfdist.process.exit_codes import (
 _LOOK_EVERY_S = 0.5
 # Files of another node appear in a shared folder with a delay.
 _RECORDS_LIMIT_S = 5.0
-_MOST_OTHER_PORTS = 3
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_NEVER_AGAIN = (0, *NEVER_AGAIN, CANNOT_RUN, NOT_FOUND, *STOP_CODES)
 _BOX_WIDTH = 100
 
 
@@ -67,40 +72,59 @@ def main(argv: Sequence[str]) -> int:
     except UsageError as error:
         _say(str(error))
         return BAD_CONFIGURATION
-    restarts, other_ports = 0, 0
-    failure = None
+    limits = Limits(
+        max_restarts=options.max_restarts,
+        min_instances=options.min_instances,
+        can_leave_out_one=False,  # srun starts as many workers on each node
+    )
+    history = History()
     while True:
-        end = job.run(restarts)
-        earlier, failure = failure, failure_of(end, job.records, job.files, job.first_bytes)
-        permanent = "" if failure is None else why_permanent(failure, earlier)
-        _tell(end, failure, job, restarts, options)
+        result = job.run(history.restarts)
+        failure = failure_of(result, job.records, job.files, job.first_bytes)
+        _tell(result, failure, job, history.restarts, options)
         job.files.remove(options.num_workers)
-        if job.must_stop or (job.has_lost_a_node and options.min_instances is None):
+        end = _end_of(result, failure, job, options)
+        decision = next_start(history, end, limits)
+        if isinstance(decision, LookForHosts):
+            try:
+                end = replace(end, lost_hosts=job.find_lost_nodes(), must_stop=job.must_stop)
+                decision = next_start(history, end, limits)
+            except UsageError as error:
+                decision = Stop(reason=str(error))
+        if isinstance(decision, Stop):
+            if decision.reason and options.max_restarts:
+                _say(f"not started again: {decision.reason}")
             break
-        if end.exit_code == PORT_TAKEN and other_ports < _MOST_OTHER_PORTS:
-            other_ports += 1
+        history = history.after(end, decision)
+        if isinstance(decision, Restart) and decision.with_other_ports:
             _say("restarting the workers on other ports, which follow from the step's number")
-        elif permanent and restarts < options.max_restarts:
-            _say(f"not started again: {permanent}")
-            break
-        elif end.exit_code not in _NEVER_AGAIN and restarts < options.max_restarts:
-            if options.min_instances is not None:
-                before = job.num_workers
-                reason = job.leave_out_lost_nodes(options.min_instances)
-                if reason or job.must_stop:
-                    _say(f"not started again: {reason or 'the job was asked to stop'}")
-                    break
-                failure = failure if job.num_workers == before else None
-            restarts += 1
-            _say(f"restarting all workers, restart {restarts} of {options.max_restarts}")
-        else:
-            break
-    is_orderly = end.exit_code in (0, *STOP_CODES) and job.num_workers == options.num_workers
+            continue
+        if isinstance(decision, Shrink):
+            job.leave_out_nodes(decision)
+        _say(f"restarting all workers, restart {history.restarts} of {options.max_restarts}")
+    code = result.exit_code
+    is_orderly = code in (0, *STOP_CODES) and job.num_workers == options.num_workers
     if options.max_restarts:
         _remove_snapshots(job.run_name, job.job_id, is_orderly)
-    if options.requeue and (end.exit_code in STOP_CODES or job.has_lost_a_node):
+    if options.requeue and (code in STOP_CODES or job.has_lost_a_node):
         _requeue(job.job_id)
-    return end.exit_code
+    return code
+
+
+def _end_of(
+    result: Verdict, failure: Failure | None, job: _Job, options: argparse.Namespace
+) -> End:
+    """Returns the facts on which `next_start` decides."""
+    is_elastic = options.min_instances is not None
+    # Slurm, or a user, has stopped a worker.
+    is_stopped = job.must_stop or result.exit_code in STOP_CODES
+    return End(
+        exit_code=result.exit_code,
+        failure=failure,
+        must_stop=is_stopped or (job.has_lost_a_node and not is_elastic),
+        hosts=job.hosts,
+        lost_hosts=None if is_elastic else (),
+    )
 
 
 class _Job:
@@ -179,23 +203,25 @@ class _Job:
         code = self._wait(process)
         return self._ending(shell_code(code))
 
-    def leave_out_lost_nodes(self, min_instances: int) -> str:
-        """Makes the next start one without lost nodes; returns why there can be none, or ""."""
+    @property
+    def hosts(self) -> list[str]:
+        """The node of each worker of an elastic job; else empty."""
+        per_node = self.num_workers // max(1, len(self._nodes))
+        return [node for node in self._nodes for _ in range(per_node)]
+
+    def find_lost_nodes(self) -> list[str]:
+        """Returns the nodes that do not answer, and ends what is left of the last start."""
+        left = find_nodes_left(self.job_id, self._nodes)
+        end_steps(self.job_id)
+        return [node for node in self._nodes if node not in left]
+
+    def leave_out_nodes(self, decision: Shrink) -> None:
+        """Makes the next start one on the nodes that are left."""
         per_node = self.num_workers // len(self._nodes)
-        try:
-            left = find_nodes_left(self.job_id, self._nodes)
-            end_steps(self.job_id)
-        except UsageError as error:
-            return str(error)
-        lost = [node for node in self._nodes if node not in left]
-        if len(left) * per_node < min_instances:
-            return too_few_text(lost, min_instances)
-        if lost:
-            self._nodes, self.num_workers = left, len(left) * per_node
-            self._command = command_on(self._full_command, left, per_node)
-            _say(going_on_text(lost_text(lost), self.num_workers, self._num_full))
-            _say(step_text(self.num_workers, self._num_full))
-        return ""
+        self._nodes, self.num_workers = list(dict.fromkeys(decision.hosts)), len(decision.hosts)
+        self._command = command_on(self._full_command, self._nodes, per_node)
+        _say(going_on_text(decision.reason, self.num_workers, self._num_full))
+        _say(step_text(self.num_workers, self._num_full))
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         while True:

@@ -35,7 +35,7 @@ def nodes_at_start(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def find_nodes_left(job_id: str, nodes: Iterable[str]) -> list[str]:
-    """Returns those of the nodes that answer and are still the job's, for Slurm; else UsageError.
+    """Returns the nodes that answer and are still the job's, for Slurm; else UsageError.
 
     Slurm takes a node that it has declared down out of a job with --no-kill.
     """

@@ -235,7 +235,7 @@ def parse_answer(line: str) -> Mapping[str, int]:
         answer = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    is_sound = isinstance(answer, dict) and all(isinstance(one, int) for one in answer.values())
+    is_sound = isinstance(answer, dict) and all(isinstance(fact, int) for fact in answer.values())
     return answer if is_sound else {}
 
 

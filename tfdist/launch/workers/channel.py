@@ -39,7 +39,7 @@ CHUNK_BYTES = 1 << 16
 AS_BYTES = "surrogateescape"
 # `TCP_ESTABLISHED` in <netinet/tcp.h>. Each new try waits twice as long: 3 take about 3 s.
 _ESTABLISHED, _MOST_UNANSWERED = 1, 2
-# The time for which TCP keeps a connection to a host that does not answer: that of its defaults.
+# The time for which TCP keeps a connection to a host that does not answer: its default.
 _KEEPS_S = 900
 
 ADDRESSES_VARIABLE = "TFDIST_AGENT_LAUNCHERS"
@@ -59,17 +59,17 @@ class Channel:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             retry_each_second(connection, _KEEPS_S)
 
-    def say(self, kind: str, **facts: Any) -> None:
+    def send(self, kind: str, **facts: Any) -> None:
         """Sends a message. Drops it without an error if the connection is closing."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps({"kind": kind, **facts}).encode() + b"\n")
 
     async def flush(self) -> None:
         """Waits until the other side has taken most of the messages that were sent."""
-        with contextlib.suppress(ConnectionError):  # `hear` notices it as well
+        with contextlib.suppress(ConnectionError):  # `receive` notices it as well
             await self._writer.drain()
 
-    async def hear(self, timeout_s: float | None = None) -> Mapping[str, Any] | None:
+    async def receive(self, timeout_s: float | None = None) -> Mapping[str, Any] | None:
         """Returns the next message, or None if the other side has closed the connection.
 
         Also returns None for a line that is not a message or is over `LINE_LIMIT_BYTES`. If no

@@ -203,7 +203,7 @@ def num_local_ports(options: RunOptions) -> int:
 def _cluster(
     options: RunOptions, hosts: Sequence[str], local_indices: Sequence[int], ports: Sequence[int]
 ) -> Cluster:
-    """Returns the addresses of the workers. Horovod does not use those of its workers."""
+    """Returns the addresses of the workers. Horovod's workers use none."""
     if options.nodes:
         each = len(options.own_instances)
         firsts = [address.rpartition(":") for address in options.nodes]

@@ -44,7 +44,7 @@ class Backward:
     piece: Piece
     # Placeholder for the gradient of each tensor that the stage hands on, by its name.
     arriving: Mapping[str, tf.Tensor]
-    passed_on: tuple[tf.Tensor, ...]  # The stage's inputs whose gradients earlier stages need.
+    passed_on: tuple[tf.Tensor, ...]  # The stage's inputs with gradients that earlier stages need.
     dense: tuple[str, ...]  # Names of the handles with a gradient that is a tensor.
     # Shape and dtype of the sum of each dense gradient; the shape is the variable's.
     sums: tuple[tf.TensorSpec, ...]
@@ -145,7 +145,7 @@ def _slice_backward(traced: Traced, stage: int, gradients: Gradients, recomputat
 
 
 def _computed_again(traced: Traced, stage: int, kept: Set[str]) -> set[str]:
-    """Returns the cheap operations whose inputs a backward has anyway: those that it would keep.
+    """Returns the cheap operations that a backward would keep although it has their inputs anyway.
 
     It computes them again instead of keeping their results: of GELU's five tensors it keeps two.
     """
@@ -258,7 +258,7 @@ class PieceSource:
         num_inputs = len(inputs)
 
         def run(*values: tf.Tensor) -> list[tf.Tensor]:
-            with tf.device(None):  # The device of the call counts, not that of the creation.
+            with tf.device(None):  # The device of the call counts, not of the creation.
                 return compute(values)
 
         def compute(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -53,7 +53,7 @@ def add_gradients(traced: Traced) -> tuple[Gradients | None, ...]:
         return tuple(results)
     has_gradient: set[str] = set()
     for stage in reversed(range(len(forward))):
-        handed_on = traced.handed_on([one.inputs for one in forward], stage)
+        handed_on = traced.handed_on([op.inputs for op in forward], stage)
         found = _gradients_of_stage(
             traced, stage, forward[stage], [t for t in handed_on if t.name in has_gradient]
         )

@@ -162,7 +162,7 @@ def is_cast_to_half(op: tf.Operation) -> bool:
 
 
 def behind_identities(op: tf.Operation) -> tf.Operation:
-    """Returns the operation whose result identities forward, of which `op` may be the last one."""
+    """Returns the operation behind a chain of identities, of which `op` may be the last one."""
     while op.type == "Identity":
         op = op.inputs[0].op
     return op

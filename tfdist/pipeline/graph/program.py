@@ -90,12 +90,12 @@ class Program:
                 for one, known in zip(arguments, self.traced.arguments, strict=True)
             ]
         if self._iterations == 1:
-            outputs, times = self._iteration([one[0] for one in split])
-            outputs = [one[None] for one in outputs]  # [1, micro-batches, ...]
+            outputs, times = self._iteration([part[0] for part in split])
+            outputs = [output[None] for output in outputs]  # [1, micro-batches, ...]
             times = None if times is None else times[None]  # [1, replicas, boxes, 2]
         else:
             outputs, times = self._loop(split)
-        return [self._combined(one) for one in outputs], times
+        return [self._combined(output) for output in outputs], times
 
     def _loop(self, split: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor | None]:
         """Runs the iterations one after the other, each with the weights of the previous one.
@@ -110,7 +110,7 @@ class Program:
 
         def body(i: tf.Tensor, kept: list[Any], times: Any) -> Any:
             # [micro-batches kept, ...] each, and [replicas, boxes, 2].
-            outputs, marks = self._iteration([one[i] for one in split])
+            outputs, marks = self._iteration([part[i] for part in split])
             kept = [array.write(i, one) for array, one in zip(kept, outputs, strict=True)]
             return i + 1, kept, times if marks is None else times.write(i, marks)
 
@@ -122,7 +122,7 @@ class Program:
                 parallel_iterations=1,
                 maximum_iterations=self._iterations,
             )
-            return [one.stack() for one in kept], times.stack() if has_times else None
+            return [array.stack() for array in kept], times.stack() if has_times else None
 
     def _iteration(
         self, arguments: Sequence[tf.Tensor]
@@ -135,7 +135,7 @@ class Program:
         """
         replicas = self._settings.replication_factor
         with tf.device(HOST):
-            singles = [tf.unstack(one) for one in arguments]  # Lists of [batch, ...].
+            singles = [tf.unstack(argument) for argument in arguments]  # Lists of [batch, ...].
         names = [tensor.name for tensor in self.traced.arguments]
         micro_batches: list[Values] = [
             dict(zip(names, values, strict=True)) for values in zip(*singles, strict=True)
@@ -158,7 +158,7 @@ class Program:
             self._apply(self._gradients(walked))
         self.boxes = walked[0].boxes
         with tf.device(HOST):
-            marks = [one.marks for one in walked if one.marks is not None]
+            marks = [walk.marks for walk in walked if walk.marks is not None]
             return self._picked(walked), tf.stack(marks) if marks else None
 
     def _gradients(self, walked: Sequence[ReplicaResult]) -> list[tuple[Any, tf.Variable]]:
@@ -171,7 +171,7 @@ class Program:
         scale = 1.0 / (self._count * len(walked)) if is_mean else 1.0
         result = []
         for name, variable in self.traced.trained.items():
-            parts = [one.gradients[name] for one in walked if name in one.gradients]
+            parts = [walk.gradients[name] for walk in walked if name in walk.gradients]
             if parts:
                 with tf.device(variable.device):
                     total = scaled(added(parts), scale)
@@ -187,13 +187,13 @@ class Program:
           [micro-batches * replicas, ...] each; with "final" [replicas, ...], with "sum" [1, ...].
         """
         in_turn = [
-            one for of_all in zip(*(w.outputs for w in walked), strict=True) for one in of_all
+            part for of_all in zip(*(w.outputs for w in walked), strict=True) for part in of_all
         ]
         mode = self._mode
         if mode == "final":
             in_turn = in_turn[-len(walked) :]
         columns = zip(*in_turn, strict=True)
-        return [tf.add_n(one)[None] if mode == "sum" else tf.stack(one) for one in columns]
+        return [tf.add_n(column)[None] if mode == "sum" else tf.stack(column) for column in columns]
 
     @property
     def _mode(self) -> str:

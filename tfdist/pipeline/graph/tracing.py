@@ -162,7 +162,7 @@ def _plan(
 ) -> _Plan:
     """Plans the stages of the traced blocks, and adds gradients to the graph, stage by stage."""
     graph = v1.get_default_graph()
-    outputs = tuple(tf.convert_to_tensor(one) for one in tf.nest.flatten(returned))
+    outputs = tuple(tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(returned))
     loss = _loss_of(returned, outputs) if training else None
     stages = plan_stages(strategy, record.found)
     check(stages)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from tfdist.pipeline.timeline.image import save_image
 from tfdist.pipeline.timeline.step_times import DeviceTimes, TimedBox, Timeline
 from tfdist.pipeline.timeline.text import text_of
 from tfdist.profile import trace_events
+from tfdist.profile.files import write_files
 
 # Blue and orange among the named colours of chrome://tracing. Perfetto chooses its own colours, one
 # for each event name without its number.
@@ -18,24 +18,9 @@ _FORWARD_COLOUR, _BACKWARD_COLOUR = "rail_response", "bad"
 
 
 def write_timeline(timeline: Timeline, directory: str | os.PathLike[str]) -> list[Path]:
-    """Writes `timeline.txt`, `trace.json` and `timeline.png` into a folder; returns their paths.
-
-    The folder is created if necessary, and existing files with these names are replaced. The
-    picture is written last: without matplotlib the other files are still written.
-
-    Raises:
-      ImportError: If matplotlib is not installed; a message of one line.
-        `tfdist.profile.picture.check_can_draw` raises it earlier.
-    """
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    text, trace, image = paths = [
-        folder / name for name in ("timeline.txt", "trace.json", "timeline.png")
-    ]
-    text.write_text(text_of(timeline), encoding="utf-8")
-    trace.write_text(json.dumps(trace_of(timeline)), encoding="utf-8")
-    save_image(timeline, image)
-    return paths
+    """Writes `timeline.txt`, `trace.json` and `timeline.png`; see `write_files`."""
+    text, trace = text_of(timeline), trace_of(timeline)
+    return write_files(directory, "timeline", text, trace, lambda path: save_image(timeline, path))
 
 
 def trace_of(timeline: Timeline) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Timeline:
 
     def over_mean(self, stage: StageTimes) -> float:
         """Returns a stage's time for one micro-batch, divided by the mean of all stages."""
-        mean_s = _mean(one.micro_batch_s for one in self.stages)
+        mean_s = _mean(other.micro_batch_s for other in self.stages)
         return stage.micro_batch_s / mean_s if mean_s else 1.0
 
     def boxes_of(self, device: str, lane: tuple[int, int]) -> list[TimedBox]:

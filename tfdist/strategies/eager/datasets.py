@@ -138,7 +138,7 @@ def steps_of_all(strategy: Any, num_batches: int | None, steps_per_execution: in
     collective: every worker must call it.
 
     Args:
-      strategy: A strategy whose workers have their own datasets.
+      strategy: A strategy with a dataset for each worker.
       num_batches: The number of batches of this worker's dataset; None if it is not known.
       steps_per_execution: How many steps Keras makes at a time; StepsDifferError if they differ.
     """
@@ -174,7 +174,7 @@ def _is_known_to_all(plan: InputPlan, number: tf.Tensor) -> bool:
 
 
 def _with_shapes_of_all(dataset: Any, plan: InputPlan) -> Any:
-    """Returns a dataset whose number of rows is known only if all workers have as many.
+    """Returns a dataset with a known number of rows only if all workers have as many.
 
     A step counts rows whose number is not known. A collective, outside of functions.
     """

@@ -28,7 +28,7 @@ from tfdist.strategies.values.replica_context import is_in_replica, replica_in_s
 Call = Callable[[Callable[..., Any], Sequence[Any], dict[str, Any]], Any]
 
 
-# The `extended` of strategies whose replicas have traces of their own.
+# The `extended` of strategies with a trace for each replica.
 _divided: WeakSet[Any] = WeakSet()
 
 

@@ -35,7 +35,7 @@ def depends_on_replica(
         elif "Random" in op.type or op.type in ("IteratorGetNext", "PartitionedCall"):
             return True
         found.add(op)
-        waiting += [one.op for one in op.inputs if one.op not in found]
+        waiting += [tensor.op for tensor in op.inputs if tensor.op not in found]
     return False
 
 
@@ -58,9 +58,9 @@ def _is_reduced(kind: str, value: Any) -> bool:
         return False
     op = value.op
     while op.type in _LINEAR:
-        varying = [one for one in op.inputs if depends_on_replica(one)]
+        varying = [tensor for tensor in op.inputs if depends_on_replica(tensor)]
         if len(varying) != 1:
-            return bool(varying) and all(_is_reduced(kind, one) for one in varying)
+            return bool(varying) and all(_is_reduced(kind, tensor) for tensor in varying)
         op = varying[0].op
     if op.type != kind:
         return False
@@ -78,7 +78,7 @@ def adds_to(variable: Any, value: Any) -> bool:
     if op.type == "ReadVariableOp":
         inner = {id(inside): outside for outside, inside in getattr(op.graph, "captures", ())}
         handle = inner.get(id(op.inputs[0]))
-        return any(handle is one for one in variable.handles)
+        return any(handle is part for part in variable.handles)
     terms = op.inputs if op.type in ("AddV2", "Add", "AddN") else op.inputs[:1]
     is_sum = op.type in ("AddV2", "Add", "AddN", "Sub")
     return is_sum and any(adds_to(variable, term) for term in terms)

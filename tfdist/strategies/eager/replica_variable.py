@@ -54,7 +54,7 @@ _variables: WeakValueDictionary[int, ReplicaVariable] = WeakValueDictionary()
 class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
     """One variable per replica of this worker, under one name and in one checkpoint entry.
 
-    The private members that start with `_handle` and `_dense` are those of TensorFlow's base class.
+    The private members that start with `_handle` and `_dense` belong to TensorFlow's base class.
 
     Args:
       reducer: Combines values over all replicas.
@@ -197,7 +197,7 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
         return method(self, *args, **kwargs)
 
     def _is_for_one(self, value: Any, *, is_added: bool) -> bool:
-        """Returns whether an assignment is for the replica whose code is running."""
+        """Returns whether an assignment is for the running replica."""
         if not self._is_made():
             return True
         if not is_in_replica() or are_updates_equal():
@@ -329,12 +329,12 @@ def reads_own() -> Iterator[None]:
 
 
 def has_own_values(handle: tf.Tensor) -> bool:
-    """Returns whether a handle is that of a variable with other values on other replicas."""
+    """Returns whether a handle belongs to a variable with other values on other replicas."""
     return any(
-        handle is one
+        handle is part
         for variable in _variables.values()
         if variable.drifts or isinstance(variable, SeedVariable)
-        for one in variable.handles
+        for part in variable.handles
     )
 
 

@@ -129,7 +129,7 @@ def training(calls: CallClock) -> Iterator[None]:
 
 
 def _note_loop(*, is_own: bool) -> None:
-    """Tells a launcher whether steps of this program are known: those of a loop are not."""
+    """Tells a launcher whether steps of this program are known: steps of a loop are not."""
     file = find_progress_file()
     if file is not None:
         file.write(is_own_loop=is_own)

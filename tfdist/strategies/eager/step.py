@@ -95,7 +95,7 @@ class ReplicaLosses:
       calls: The calls that are running, the innermost last.
       has_scaled: Whether Keras has divided a loss by what all replicas have together.
       contributions: The values that Keras has made of contributions, for metrics of losses.
-      targets: The values whose gradients the program has taken, and that Keras has not scaled.
+      targets: The values that the program has differentiated, and that Keras has not scaled.
     """
 
     calls: list[LossCall] = field(default_factory=list)
@@ -169,7 +169,7 @@ class KerasStep:
             if self.has_loss:
                 own = [tf.cast(number, tf.float32) for number in rows]
                 self.total_rows = reducer.reduce([own], mean=False, name="rows")[0]  # []
-                self.shares = [tf.math.divide_no_nan(one, self.total_rows) for one in own]
+                self.shares = [tf.math.divide_no_nan(value, self.total_rows) for value in own]
 
     def take_message(self) -> tf.Tensor | None:
         """Returns the message that gradients take along; None if there is none.
@@ -275,20 +275,20 @@ def loss_step() -> KerasStep | None:
 
 
 def own_losses() -> ReplicaLosses:
-    """Returns the losses of the replica whose code is running, in a step."""
+    """Returns the losses of the running replica, in a step."""
     assert NOW.step is not None
     return NOW.step.losses[replica_in_worker()]
 
 
 def own_rows() -> tf.Tensor | None:
-    """Returns the rows of the replica whose code is running; None if they are not counted."""
+    """Returns the rows of the running replica; None if they are not counted."""
     if NOW.step is None or NOW.step.rows is None:
         return None
     return NOW.step.rows[replica_in_worker()]
 
 
 def own_share() -> tf.Tensor | float:
-    """Returns the share of the replica whose code is running, in a step."""
+    """Returns the share of the running replica, in a step."""
     assert NOW.step is not None
     if NOW.step.shares is None:
         return 1.0 / NOW.step.num_replicas

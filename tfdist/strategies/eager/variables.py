@@ -1,4 +1,4 @@
-"""EagerVariables: variables of TensorFlow 2, whose values can be read at once.
+"""EagerVariables: variables of TensorFlow 2, which can be read at once.
 
 Variables of all workers start with worker 0's value. How an update in a replica's code reaches the
 others depends on the variable, as in `tf.distribute`:

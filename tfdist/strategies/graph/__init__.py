@@ -1,3 +1,3 @@
-"""The dialect of graphs and sessions: variables whose values are read by a session."""
+"""The dialect of graphs and sessions: a session reads the values of variables."""
 
 __all__: list[str] = []  # internal

@@ -72,9 +72,15 @@ class ServerContainers:
             if not found:  # Of what one graph keeps, a graph without resources needs nothing.
                 return
             added.names |= {name for name in found if name.startswith(_OF_EXCHANGE)}
-            unused = [one for one in self._in_use if one is not added and not one.is_open()]
-            self._in_use = [one for one in [*self._in_use, added] if one not in unused]
-        names = sorted(name for one in unused for name in one.names)
+            unused = [
+                container
+                for container in self._in_use
+                if container is not added and not container.is_open()
+            ]
+            self._in_use = [
+                container for container in [*self._in_use, added] if container not in unused
+            ]
+        names = sorted(name for container in unused for name in container.names)
         if names:
             # A CleanupAllRequest has the bytes of a BytesList: a list of names as its field 1.
             request = tf.train.BytesList(value=[name.encode() for name in names])

@@ -141,13 +141,13 @@ class DirectExchange:
         """
         sizes = {sums[0].key: _num_bytes(sums) for sums in messages if sums[0].kind == "sum"}
         owners = assign_owners(sizes, len(self.hosts), on_one_machine=self.on_one_machine)
-        key_of_all = min((one.key for message in messages for one in message), default="")
+        key_of_all = min((piece.key for message in messages for piece in message), default="")
         for message in messages:
             with (
                 self._in_place_of(message[0]) as key,
                 exchange_container(v1.get_default_graph(), key_of_all),
             ):
-                if len(message) > 1 and "gather" in {one.kind for one in message}:
+                if len(message) > 1 and "gather" in {piece.kind for piece in message}:
                     values = self._sums_and_gathers(message, key)
                 elif message[0].kind == "sum":
                     values = self._sums(message, key, owners[message[0].key])
@@ -173,9 +173,9 @@ class DirectExchange:
             rows of gather 1    rows of gather 2    sum 1    gather 1    gather 2    sum 2
             4 bytes             4 bytes             the tensors in the order of `message`
         """
-        gathers = [one.tensor for one in message if one.kind == "gather"]  # [rows] each
+        gathers = [piece.tensor for piece in message if piece.kind == "gather"]  # [rows] each
         rows = tf.stack([tf.shape(tensor)[0] for tensor in gathers])  # int32 [gathers]
-        parts = [_to_bytes(part) for part in (rows, *(one.tensor for one in message))]
+        parts = [_to_bytes(part) for part in (rows, *(piece.tensor for piece in message))]
         own = tf.concat(parts, axis=0)  # [bytes of this worker]
         both = self._all_to_all([own, own], key)
         with tf.control_dependencies([both[self.index]]):  # Offered, or the other one would wait.
@@ -183,9 +183,9 @@ class DirectExchange:
         header = 4 * len(gathers)
         their_rows = iter(tf.unstack(_to_numbers(received[:header], tf.int32), len(gathers)))
         sizes = [
-            (next(their_rows) if one.kind == "gather" else one.tensor.shape.num_elements())
-            * one.tensor.dtype.size
-            for one in message
+            (next(their_rows) if piece.kind == "gather" else piece.tensor.shape.num_elements())
+            * piece.tensor.dtype.size
+            for piece in message
         ]
         _, *parts = tf.split(received, [header, *sizes])
         return [self._combine(one, part) for one, part in zip(message, parts, strict=True)]
@@ -315,7 +315,7 @@ def _to_numbers(data: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _num_bytes(sums: Sequence[Collective]) -> int | None:
-    elements = [one.tensor.shape.num_elements() for one in sums]
+    elements = [total.tensor.shape.num_elements() for total in sums]
     if None in elements:
         return None
     return sum(elements) * sums[0].tensor.dtype.size

@@ -1,4 +1,4 @@
-"""GraphExchange: a graph with a session whose workers exchange directly, in place of gRPC's ring.
+"""GraphExchange: a graph and its session, for a direct exchange in place of gRPC's ring.
 
 The order of events is drawn in `tfdist.strategies.grpc.direct_exchange`.
 """

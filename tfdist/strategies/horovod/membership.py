@@ -67,7 +67,7 @@ def join_ranks(
             offer["key"] = secrets.token_hex(16)
         offers = [json.loads(text) for text in exchange(json.dumps(offer))]
         members = [Member(name=f"worker {i}", address=o["host"]) for i, o in enumerate(offers)]
-        check_versions(members, [one["installed"] for one in offers])
+        check_versions(members, [offered["installed"] for offered in offers])
         if listener is not None:
             connections = _accept_all(listener, len(offers), offers[0]["key"])
         else:
@@ -91,16 +91,18 @@ def _listen(on_one_host: bool) -> socket.socket:
 
 
 def _own_addresses() -> list[str]:
-    """Returns the addresses of this host for other hosts, those of IPv4 first."""
+    """Returns the addresses of this host for other hosts, IPv4 first."""
     is_up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = [
-        one
+        address
         for name, addresses in psutil.net_if_addrs().items()
-        for one in addresses
-        if name in is_up and one.family in (socket.AF_INET, socket.AF_INET6)
+        for address in addresses
+        if name in is_up and address.family in (socket.AF_INET, socket.AF_INET6)
     ]
     found.sort(key=lambda one: one.family != socket.AF_INET)
-    usable = [one.address for one in found if not one.address.startswith(("127.", "fe80:", "::1"))]
+    usable = [
+        line.address for line in found if not line.address.startswith(("127.", "fe80:", "::1"))
+    ]
     return [*usable, "127.0.0.1"]
 
 

@@ -118,7 +118,7 @@ def _count_elements(tensor: tf.Tensor) -> float:
 
 
 def _unknown_in_advance(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor whose value TensorFlow does not compute before the graph runs.
+    """Returns a tensor that TensorFlow does not compute before the graph runs.
 
     Horovod's ops have no state. So where their input is a constant, or follows from a static shape,
     TensorFlow would run them once while it prepares a call, and again for each other set of

@@ -23,23 +23,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster.environment import find_instance
 from tfdist.process.endings import print_to_stderr
-from tfdist.process.snapshot_folders import remove_folder
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.saving.background_writes import BackgroundWrites
 from tfdist.strategies.saving.checkpoint_files import file_beside
 from tfdist.strategies.saving.snapshots import (
     NAME,
-    choose,
-    free_bytes,
-    going_on,
+    HostSnapshots,
+    choose_sender,
     log_failed_write,
     newest_whole,
-    own_folder,
     paths_in,
-    remove,
-    why_no_room,
+    remove_snapshot,
+    restart_line,
 )
 from tfdist.strategies.saving.whole_files import move_all, unfinished_in
 from tfdist.strategies.stop_signals import StopSignals
@@ -64,9 +60,10 @@ class FitSnapshots:
         self._model = model
         self._every_steps = every_steps
         self._writes = BackgroundWrites(signals, log_failed_write)
-        self._is_due = self._is_held = self._has_said_why_not = False
+        self._is_due = self._is_held = False
         self._held: Callable[[], None] | None = None
-        self._folder = None if find_instance().local_index else own_folder(run, name)
+        self._host = HostSnapshots(run, name, print_to_stderr)
+        self._folder = self._host.folder
 
     def restore(self, reducer: Any) -> tuple[int, Mapping[str, int] | None]:
         """Restores the newest snapshot of all hosts on the worker that has it.
@@ -85,12 +82,12 @@ class FitSnapshots:
         step = -1 if found is None or found.input is None or values is None else found.step
         own = tf.constant([[step, int(self._model.optimizer.iterations)]], tf.int64)
         rows = reducer.gather_rows(own, "snapshots").numpy().tolist()
-        sender = choose([step for step, _ in rows], rows[0][1] - 1)
+        sender = choose_sender([step for step, _ in rows], rows[0][1] - 1)
         if sender is None:
             return 0, None
         index = reducer.collectives.worker_index
         if index == 0:
-            print_to_stderr(going_on(rows[sender][0], sender))
+            print_to_stderr(restart_line(rows[sender][0], sender))
         if index != sender or found is None or values is None:
             return sender, {}
         for variable, value in zip(state_of(self._model), values, strict=True):
@@ -140,18 +137,14 @@ class FitSnapshots:
         with tf.device(HOST):
             values = [tf.identity(variable) for variable in state_of(self._model)]
         size = sum(value.dtype.size * value.shape.num_elements() for value in values)
-        num_new = 1 if paths_in(self._folder) else 2
-        why_not = why_no_room(size, num_new=num_new, free=free_bytes(size))
-        if not why_not:
-            write = partial(_write, os.fspath(self._folder), step, values, dict(position))
-            start = partial(self._writes.start, f"snapshot of step {step}", write)
-            if may_end:
-                self._held = start
-            else:
-                start()
-        elif not self._has_said_why_not:
-            self._has_said_why_not = True
-            print_to_stderr(f"No snapshot is kept of step {step}: {why_not}")
+        if not self._host.has_room(step, size, copy_bytes=size):
+            return
+        write = partial(_write, os.fspath(self._folder), step, values, dict(position))
+        start = partial(self._writes.start, f"snapshot of step {step}", write)
+        if may_end:
+            self._held = start
+        else:
+            start()
 
     def wait(self) -> None:
         self._writes.wait()
@@ -159,8 +152,7 @@ class FitSnapshots:
     def end(self) -> None:
         """Removes this host's snapshots, after a `fit` that was not interrupted."""
         self.wait()
-        if self._folder is not None:
-            remove_folder(self._folder)
+        self._host.remove()
 
 
 def why_none(model: Any, backups: Sequence[Any]) -> str:
@@ -211,4 +203,4 @@ def _write(
         Path(file_beside(path)).write_text(json.dumps(position))
         move_all(unfinished, folder)
     for path in earlier:
-        remove(path)
+        remove_snapshot(path)

@@ -29,7 +29,8 @@ _occurrences: WeakKeyDictionary[tf.Graph, Counter[str]] = WeakKeyDictionary()
 def message_name(name: str) -> str:
     """Returns the name of a message that is about to be sent, or added to the current function.
 
-    What it is made from is equal on all workers.
+    All workers get the same name: it is made from `name`, the function that is traced, and how
+    often `name` was used in it.
     """
     if not is_tensorflow_2():
         return name

@@ -4,7 +4,7 @@
 
 `split`     A tied table's gradient becomes two values: its dense part, and its rows.
 `weigh`     Each replica's values are multiplied by the replica's weight.
-`reduce`    The values of this worker's replicas are added, then those of the workers (`reducer`).
+`reduce`    The values are added over this worker's replicas, then over the workers (`reducer`).
 `unweigh`   The sums are divided by the sum of all weights.
 `join`      The rows are added to the table.
 
@@ -42,7 +42,7 @@ from tfdist.strategies.reductions import early_reduction, tied_tables
 from tfdist.strategies.reductions.slices import Value, on_values, scaled, weighted
 
 # One value: a tensor for each replica of this worker, or one for all of them.
-Parts = Sequence[Value]
+ReplicaValues = Sequence[Value]
 Gates = Sequence[tf.Operation]
 
 
@@ -71,7 +71,7 @@ class ReplicaWeights:
         self._switches: dict[tf.Graph, tuple[tf.Tensor, tf.Tensor]] = {}
         self._switch()
 
-    def weigh(self, values: Sequence[Parts]) -> list[Parts]:
+    def weigh(self, values: Sequence[ReplicaValues]) -> list[ReplicaValues]:
         """Multiplies the values of each replica by its weight."""
         self.num_weighted += len(values)
         with tf.device(HOST), tf.name_scope("weighted"):
@@ -93,7 +93,7 @@ class ReplicaWeights:
                 for value, dtype in zip(values, dtypes, strict=True)
             ]
 
-    def _weights_of(self, parts: Parts) -> Sequence[tf.Tensor]:
+    def _weights_of(self, parts: ReplicaValues) -> Sequence[tf.Tensor]:
         """Returns one weight per part: their mean for a value that all replicas share."""
         if len(parts) == len(self._own):
             return self._own
@@ -134,10 +134,10 @@ class ReplicaWeights:
 
 
 def ungated(
-    values: Sequence[Parts], is_chosen: Callable[[tf.Tensor], bool]
-) -> tuple[list[Parts], list[Gates]]:
+    values: Sequence[ReplicaValues], is_chosen: Callable[[tf.Tensor], bool]
+) -> tuple[list[ReplicaValues], list[Gates]]:
     """Returns each value as it is before its gates, and these gates; slices stay behind theirs."""
-    sources: list[Parts] = []
+    sources: list[ReplicaValues] = []
     gates: list[Gates] = []
     for parts in values:
         found = [
@@ -152,14 +152,18 @@ def ungated(
 
 
 def split(
-    values: Sequence[Parts], names: Sequence[str], *, num_replicas: int, threshold_bytes: float
-) -> tuple[list[Parts], list[str], list[int]]:
+    values: Sequence[ReplicaValues],
+    names: Sequence[str],
+    *,
+    num_replicas: int,
+    threshold_bytes: float,
+) -> tuple[list[ReplicaValues], list[str], list[int]]:
     """Splits gradients of tied tables, if they are large, into a dense part and rows.
 
     Returns:
       (values, their names, for each the index of its gradient).
     """
-    found: list[tuple[Parts, str, int]] = []
+    found: list[tuple[ReplicaValues, str, int]] = []
     for index, (parts, name) in enumerate(zip(values, names, strict=True)):
         pairs = [tied_tables.dense_and_rows(p, num_replicas, threshold_bytes) for p in parts]
         both = [pair for pair in pairs if pair is not None]

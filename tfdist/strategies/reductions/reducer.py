@@ -21,7 +21,7 @@ from tfdist.strategies.reductions.collectives import (
 )
 from tfdist.strategies.reductions.early_reduction import make_first
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
-from tfdist.strategies.reductions.path import Parts, ReplicaWeights
+from tfdist.strategies.reductions.path import ReplicaValues, ReplicaWeights
 from tfdist.strategies.reductions.slices import Value, is_large
 
 # The name scope of `Reducer.gather_rows`.
@@ -91,7 +91,7 @@ class Reducer:
 
     def reduce(
         self,
-        values: Sequence[Parts],
+        values: Sequence[ReplicaValues],
         *,
         mean: bool,
         name: str,
@@ -122,7 +122,7 @@ class Reducer:
 
     def reduce_gradients(
         self,
-        gradients: Sequence[Parts],
+        gradients: Sequence[ReplicaValues],
         names: Sequence[str],
         *,
         mean: bool,
@@ -169,14 +169,14 @@ class Reducer:
 
     def _reduce(
         self,
-        values: Sequence[Parts],
+        values: Sequence[ReplicaValues],
         names: Sequence[str],
         mean: bool,
         name: str,
         half: tf.DType | None,
         adds_equal_rows: bool,
     ) -> list[Value]:
-        """Combines the values of this worker's replicas, then those of the workers."""
+        """Combines the values over this worker's replicas, then over the workers."""
         collectives = self.collectives
         own = [add_replicas(parts, mean=mean) for parts in values]
         self.built.num_values += len(values)
@@ -256,7 +256,7 @@ class Reducer:
         """Makes the reductions of gradients in the `with` block count each replica by its weight.
 
         The weights are float32 scalars, not negative, one per replica of this worker. Updates in
-        the block are left out in a step whose weights are all 0. In cross-replica context. A
+        the block are left out in a step with weights of 0 only. In cross-replica context. A
         collective: every worker must call it.
 
         Raises:
@@ -276,7 +276,7 @@ class Reducer:
             self._weights = None
 
     def if_counted(self, update: Callable[[], Any]) -> Any:
-        """Returns what `update` returns; its ops do not run in a step whose weights are all 0."""
+        """Returns what `update` returns; its ops do not run in a step with weights of 0 only."""
         return update() if self._weights is None else self._weights.if_any(update)
 
 

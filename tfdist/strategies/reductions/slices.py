@@ -65,7 +65,7 @@ def add_equal_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 
     Optimizers such as gradient descent update a variable by TensorFlow's scatter-add, which may add
     rows of equal index in any order if it has several threads. The sums of two workers then differ
-    in their last bits. The order of the sums here is that of the rows.
+    in their last bits. The sums here are in the order of the rows.
 
     Args:
       slices: Values [rows, ...] and indices [rows].

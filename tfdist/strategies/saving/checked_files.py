@@ -141,7 +141,10 @@ def _read(folder: str) -> Record | str | None:
         with tf.io.gfile.GFile(path, "rb") as file:
             data = file.read()
         record: Record = json.loads(data)
-        if all(isinstance(one["bytes"] + one["crc32"], int) for one in record.values()):
+        if all(
+            isinstance(file_record["bytes"] + file_record["crc32"], int)
+            for file_record in record.values()
+        ):
             return record
     except tf.errors.PermissionDeniedError as error:
         raise _no_permission(error) from None

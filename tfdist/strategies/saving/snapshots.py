@@ -12,16 +12,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as v1
 
+from tfdist.cluster.environment import find_instance
 from tfdist.cluster.instance_variables import read_restart_step
 from tfdist.process.memory import total_and_free_bytes
-from tfdist.process.snapshot_folders import MEMORY, folder_of_host, make_folder, remove_stale
+from tfdist.process.snapshot_folders import (
+    MEMORY,
+    folder_of_host,
+    make_folder,
+    remove_folder,
+    remove_stale,
+)
 from tfdist.strategies.saving.checkpoint_files import damage, file_beside, step_of
 
 NAME = "model.ckpt"
@@ -73,11 +80,11 @@ def newest_whole(folder: Path) -> Snapshot | None:
             continue
         if problem:
             v1.logging.warning("The snapshot %s is not used: %s.", path, problem)
-        remove(path)
+        remove_snapshot(path)
     return newest
 
 
-def remove(path: str) -> None:
+def remove_snapshot(path: str) -> None:
     """Removes the files of a snapshot."""
     for file in _files(path):
         file.unlink()
@@ -125,8 +132,8 @@ def _sizes(path: str) -> dict[str, int]:
     return {file.name: file.stat().st_size for file in files}
 
 
-def choose(steps: Sequence[int], checkpoint_step: int) -> int | None:
-    """Returns the worker whose host has the newest snapshot, the first one of several.
+def choose_sender(steps: Sequence[int], checkpoint_step: int) -> int | None:
+    """Returns the worker on the host with the newest snapshot, the first one of several.
 
     Steps are -1 without a snapshot, or a checkpoint. None if no snapshot is newer than that.
     """
@@ -134,7 +141,7 @@ def choose(steps: Sequence[int], checkpoint_step: int) -> int | None:
     return steps.index(newest) if newest > checkpoint_step else None
 
 
-def going_on(step: int, worker: int) -> str:
+def restart_line(step: int, worker: int) -> str:
     """Returns the line about a restart from a worker's snapshot of a step."""
     of = f" of worker {worker}'s host" if worker else ""
     again = read_restart_step(os.environ) - step
@@ -142,24 +149,57 @@ def going_on(step: int, worker: int) -> str:
     return f"Going on from the snapshot of step {step:,}{of}{cost}."
 
 
-def own_folder(run: str, name: str) -> Path | None:
-    """Makes the folder of a training on this host; None, and a line, if that is not possible."""
-    try:
-        remove_stale()
-        return make_folder(run, name)
-    except OSError as error:
-        v1.logging.warning("This host keeps no snapshots: %s.", error)
-        return None
+class HostSnapshots:
+    """The snapshots of one training that this host keeps; none where no first worker is.
 
+    Both dialects take theirs through it. Every worker of the training makes one.
 
-def log_failed_write(error: BaseException) -> None:
-    """Logs that a snapshot is missing: the training goes on."""
-    v1.logging.warning("A snapshot could not be written: %s", error)
+    Args:
+      run: The name of the launcher's run.
+      name: The name of the training's folder; see `name_for`.
+      warn: Logs a line for the user.
 
+    Attributes:
+      folder: The folder of the snapshots; None if this worker keeps none.
+    """
 
-def free_bytes(copy: int) -> int:
-    """Returns the bytes that are free for snapshots, beside a copy of values of this size."""
-    return min(shutil.disk_usage(MEMORY).free, total_and_free_bytes()[1] - copy)
+    def __init__(self, run: str, name: str, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._has_reported = False
+        self.folder: Path | None = None
+        if find_instance().local_index == 0:
+            try:
+                remove_stale()
+                self.folder = make_folder(run, name)
+            except OSError as error:
+                warn(f"This host keeps no snapshots: {error}.")
+
+    def has_room(self, step: int, size: int, *, copy_bytes: int) -> bool:
+        """Returns whether the snapshot of a step has room; the first time that not, logs why.
+
+        Args:
+          step: The step.
+          size: The size of its files in bytes.
+          copy_bytes: The new memory that a copy of the values needs beside them.
+        """
+        assert self.folder is not None
+        num_new = 1 if paths_in(self.folder) else 2
+        free = min(shutil.disk_usage(MEMORY).free, total_and_free_bytes()[1] - copy_bytes)
+        why_not = why_no_room(size, num_new=num_new, free=free)
+        if why_not:
+            self.report_missing(step, why_not)
+        return not why_not
+
+    def report_missing(self, step: int, why: str) -> None:
+        """Logs once why there is no snapshot of a step."""
+        if not self._has_reported:
+            self._has_reported = True
+            self._warn(f"No snapshot is kept of step {step}: {why}")
+
+    def remove(self) -> None:
+        """Removes all of them, after a training that was not interrupted."""
+        if self.folder is not None:
+            remove_folder(self.folder)
 
 
 def why_no_room(size: int, *, num_new: int, free: int) -> str:
@@ -173,3 +213,8 @@ def why_no_room(size: int, *, num_new: int, free: int) -> str:
         "container has --shm-size, a pod an emptyDir with medium Memory), or use "
         "--snapshot-steps 0."
     )
+
+
+def log_failed_write(error: BaseException) -> None:
+    """Logs that a snapshot is missing: the training goes on."""
+    v1.logging.warning("A snapshot could not be written: %s", error)

@@ -22,8 +22,9 @@ class StopLimit:
             return
         v1.logging.warning(
             f"The {what} took {seconds:.1f} s to save, and a stop by a signal may take "
-            f"{self._limit_s:g} s. One that comes during a save is followed by another: the steps "
-            "since the last one may be lost. Raise --grace (for Slurm --save-before-end) "
+            f"{self._limit_s:g} s. If the signal comes during a save, a second save follows and "
+            "may not finish: steps since the last checkpoint would be lost. Raise --grace (for "
+            "Slurm --save-before-end) "
             f"to {math.ceil(needed_s) + 1} at least."
         )
         self._limit_s = None

@@ -52,7 +52,7 @@ def whole_file(path: str) -> Iterator[str]:
 
 
 def remove_drafts(folder: str) -> None:
-    """Removes the drafts of `whole_file` in a folder whose process has ended."""
+    """Removes drafts of `whole_file` in a folder that ended processes have left."""
     for path in Path(folder).glob(f"{_UNFINISHED}-*"):
         with suppress(OSError):  # It is gone, or another user's.
             if is_abandoned(path):

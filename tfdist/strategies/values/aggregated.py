@@ -31,7 +31,7 @@ class AggregationError(OneLineError, ValueError):
 
 
 def refuse_mean_of_integers(variable: Any) -> None:
-    """Raises an AggregationError for a variable of integers whose replicas' mean is assigned."""
+    """Raises an AggregationError if the replicas' mean is assigned to a variable of integers."""
     dtype = variable.dtype.base_dtype
     is_mean = variable.aggregation == tf.VariableAggregation.MEAN
     if is_mean and not (dtype.is_floating or dtype.is_complex):

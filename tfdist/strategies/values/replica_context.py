@@ -1,4 +1,4 @@
-"""Questions about the code that is running: is it one replica's, or that of all together?"""
+"""Questions about the code that is running: is it one replica's, or all replicas' together?"""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def is_cross_replica() -> bool:
 
 
 def replica_in_worker() -> int:
-    """Returns the index in this worker of the replica whose code is running; else 0."""
+    """Returns the index in this worker of the running replica; else 0."""
     if not is_in_replica():
         return 0
     return int(tf.distribute.get_strategy().extended.replica_in_worker())
 
 
 def replica_in_sync() -> int:
-    """Returns the index over all workers of the replica whose code is running; else 0."""
+    """Returns the index over all workers of the running replica; else 0."""
     if not is_in_replica():
         return 0
     extended = tf.distribute.get_strategy().extended
@@ -39,7 +39,7 @@ _thread = threading.local()  # Each replica of a worker has a thread.
 
 @contextmanager
 def equal_updates() -> Iterator[None]:
-    """Marks code of a replica whose updates are equal on all replicas, as an optimizer's are.
+    """Marks code of a replica with equal updates on all replicas, as an optimizer's are.
 
     Nothing is combined then, and one replica of each worker assigns.
     """

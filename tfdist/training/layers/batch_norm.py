@@ -133,11 +133,11 @@ class _OverReplicas:
 class BatchNormalization(_OverReplicas, tf_keras.layers.BatchNormalization):  # type: ignore[misc]
     """Batch normalisation by the statistics of several replicas: N workers equal a large batch.
 
-    A layer of tf_keras. While training, mean and variance are those of all replicas of all workers,
+    A layer of tf_keras. While training, mean and variance are over all replicas of all workers,
     or of groups of neighbours; a replica counts by the size of its batch. One message forward and
     one backward. Evaluation and prediction use the moving averages and send nothing.
 
-    With gradient accumulation the statistics are those of a micro-batch of each replica.
+    With gradient accumulation the statistics are over one micro-batch of each replica.
 
     Examples:
       >>> layer = training.BatchNormalization(epsilon=0.0)

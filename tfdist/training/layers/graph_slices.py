@@ -67,7 +67,9 @@ def copy_nodes(nodes: Sequence[Any], definition: v1.GraphDef, *, keep_devices: b
             node.device = ""
         node.attr.pop("_class", None)
         kept = [
-            one for one in node.input if not one.startswith("^") or one.removeprefix("^") in names
+            source
+            for source in node.input
+            if not source.startswith("^") or source.removeprefix("^") in names
         ]
         del node.input[:]
         node.input.extend(kept)

@@ -130,8 +130,9 @@ def combine_moments(rows: tf.Tensor) -> tf.Tensor:
     """Combines moments of disjoint parts of a batch, [parts, 1 + 3 * channels].
 
     Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-    Variances", 1979, for several parts at once; means are taken relative to the first center. A row
-    has the count, centers, rests and M2 of a part; the result, [1 + 3 * channels], those of all.
+    Variances", 1979, for several parts at once; means are taken relative to the first center. Each
+    row is [count, centers, rests, M2] of one part. Returns one such row for the whole batch,
+    [1 + 3 * channels].
     """
     counts = rows[:, :1]
     centers, rests, m2 = tf.split(rows[:, 1:], 3, axis=1)  # [parts, channels] each

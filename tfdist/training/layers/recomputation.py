@@ -1,4 +1,4 @@
-"""Recomputation: a region of the forward pass whose tensors are computed again for its gradient.
+"""Recomputation: a region of the forward pass, computed again for its gradient.
 
     forward                        backward
     -------                        --------
@@ -11,7 +11,7 @@
 The region's gradient is built for the original operations. Then these gradient ops and the forward
 operations that they need are copied together, and only the copy runs: it takes the kept tensors
 behind an identity that waits for dy, so that it cannot run early. Operations with state are not
-copied: their results are kept. So random draws are those of the forward pass, and assignments
+copied: their results are kept. So random draws equal the forward pass's, and assignments
 happen once. The function is called once, so variables may be made inside.
 
 Trading compute for memory in this way follows Chen et al., "Training Deep Nets with Sublinear
@@ -40,7 +40,7 @@ from tfdist.training.layers.replica_groups import refusing_statistics_over_repli
 
 @dataclass(frozen=True, kw_only=True)
 class _Region:
-    """A region whose operations are being made: its graph, and how many that had before."""
+    """A region under construction: its graph, and how many that had before."""
 
     graph: tf.Graph
     first: int
@@ -97,7 +97,7 @@ def recompute(function_or_layer: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _current_region.reset(token)
         flat = tf.nest.flatten(returned, expand_composites=True)
-        if not any(tf.is_tensor(one) for one in flat):
+        if not any(tf.is_tensor(leaf) for leaf in flat):
             raise TypeError(
                 f"{_name_of(function_or_layer)} returned {returned!r} and no tensor: recompute "
                 "keeps what the function returns. Return the tensors that the model goes on with."

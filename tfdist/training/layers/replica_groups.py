@@ -26,7 +26,7 @@ from tfdist.cluster.tasks import listed
 from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.placement import HOST
 
-# The place whose code is running and where statistics over replicas are refused; None elsewhere.
+# The running place and where statistics over replicas are refused; None elsewhere.
 _refusing_place: ContextVar[str | None] = ContextVar("refusing_place", default=None)
 
 

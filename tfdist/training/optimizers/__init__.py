@@ -1,3 +1,3 @@
-"""Optimizers whose gradients and slots are float32 whatever a weight's dtype is."""
+"""Optimizers with gradients and slots in float32, whatever a weight's dtype is."""
 
 __all__: list[str] = []  # internal

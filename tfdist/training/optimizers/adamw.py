@@ -21,7 +21,7 @@ class AdamW(RuleOptimizer):
     """Adam with weight decay that does not pass through the moments; a v1 optimizer.
 
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2, with the rate
-    in front of the decay as in BERT. Adam's direction u is that of Kingma and Ba, "Adam: A Method
+    in front of the decay as in BERT. Adam's direction u is from Kingma and Ba, "Adam: A Method
     for Stochastic Optimization", 2015, algorithm 1. With the gradient g of a weight w, all of w's
     shape:
 
@@ -124,7 +124,7 @@ class AdamW(RuleOptimizer):
             "epsilon": self._epsilon * tf.sqrt(1.0 - power_2),
         }
 
-    # The powers are variables, as those of TensorFlow's Adam, so that a checkpoint has them.
+    # The powers are variables, as in TensorFlow's Adam, so that a checkpoint has them.
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
         super()._create_slots(var_list)

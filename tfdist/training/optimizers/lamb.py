@@ -34,7 +34,7 @@ class LAMB(AdamW):
         r = u + weight_decay w
         w' = w - rate min(|w|, max_weight_norm) / |r| r
 
-    The ratio is 1 if |w| or |r| is 0. Its norms are those of the whole batch's step, computed after
+    The ratio is 1 if |w| or |r| is 0. Its norms are of the whole batch's step, computed after
     the reduction, and bit-equal on all workers. A sparse gradient counts as a dense one: every row
     decays. Slots: `m`, `v`, float32.
 
@@ -45,12 +45,12 @@ class LAMB(AdamW):
       >>> print(f"{tf.norm(weight - [3.0, 4.0]):.3f}")  # Moved by the rate times the weight's norm.
       0.500
 
-    The other arguments are those of `AdamW`.
+    The other arguments are as in `AdamW`.
 
     Args:
       max_weight_norm: The largest norm of a weight that counts; None is no limit.
-      exclude_from_layer_adaptation: Patterns on the names of variables whose ratio is 1. None takes
-        those of `exclude_from_weight_decay`.
+      exclude_from_layer_adaptation: Patterns on the names of variables with a ratio of 1. None
+        takes those of `exclude_from_weight_decay`.
 
     Raises:
       TypeError: If patterns are not a list of strings.

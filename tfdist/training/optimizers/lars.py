@@ -1,4 +1,4 @@
-"""LARS: momentum whose rate is scaled for each weight by a trust ratio."""
+"""LARS: momentum with a rate that is scaled for each weight by a trust ratio."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ fused kernels touch memory less often than one op for each operation of the form
 arithmetic are in float32 whatever a weight's dtype is (float64 for float64).
 
 A weight in half precision is updated in a float32 copy and rounded stochastically, so that updates
-below its precision are not lost. The random bits are those of (seed, variable, global step): equal
+below its precision are not lost. The random bits follow from (seed, variable, global step): equal
 on all workers, in all layouts, and after a resume.
 """
 
@@ -177,7 +177,7 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         """Updates a variable that is no resource, and its slots, by way of copies."""
         gradient = tf.cast(grad, computed_in(var))
         variables = [var, *(self.get_slot(var, name) for name in self._slot_names)]
-        copies = [scratch_with(_read_as(gradient.dtype, one)) for one in variables]
+        copies = [scratch_with(_read_as(gradient.dtype, variable)) for variable in variables]
         with tf.control_dependencies([self._update(var, copies[0], gradient, copies[1:])]):
             values = [read_handle(copy, gradient) for copy in copies]
         assigned = zip(variables, values, strict=True)

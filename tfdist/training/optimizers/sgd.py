@@ -29,7 +29,7 @@ class SGD(RuleOptimizer):
       >>> weight.numpy()
       array([1.55, 4.  ], dtype=float32)
 
-    The other arguments are those of `AdamW`.
+    The other arguments are as in `AdamW`.
 
     Args:
       momentum: See above; 0 is plain gradient descent.

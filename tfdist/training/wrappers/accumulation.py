@@ -110,7 +110,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
             ]
             op = self.apply_reduced(pairs)
             op = op if global_step is None else increment(global_step, after=op)
-            memory = [*sums, *(one for one in rows if one is not None), number]
+            memory = [*sums, *(row for row in rows if row is not None), number]
             with tf.control_dependencies([op]):
                 return tf.group(*(v1.assign(one, tf.zeros(one.shape, one.dtype)) for one in memory))
 

@@ -50,7 +50,7 @@ class LossScale:
 
 
 class LossScaleOptimizer(OptimizerWrapper):
-    """An optimizer whose loss is multiplied by a scale, and whose gradients are divided by it.
+    """An optimizer that multiplies the loss by a scale, and divides the gradients by it.
 
     Micikevicius et al., "Mixed Precision Training", 2018. Half precision has no gradients below
     6e-8 (float16); multiplied by the scale they are kept. If a reduced gradient is not finite, the
@@ -152,7 +152,7 @@ class LossScaleOptimizer(OptimizerWrapper):
         scale = self._rule.scale(state, step)  # []
         values = [values_of(gradient) for gradient, _ in reduced]
         is_finite = _are_finite(values)
-        as_scaled = [one * scale for one in values] if self._has_unscaled else values
+        as_scaled = [value * scale for value in values] if self._has_unscaled else values
         new_state = self._rule.next_state(state, is_finite, as_scaled)
         new_scale = self._rule.scale(new_state, step + 1)
         note = self._note_of_skipped(reduced)
@@ -164,8 +164,8 @@ class LossScaleOptimizer(OptimizerWrapper):
             return _after(self.apply_reduced([(scaled(g, inverse), v) for g, v in reduced]))
 
         def skip() -> tf.Tensor:
-            numbers = [tf.cast(one, tf.float64) for one in (step + 1, scale, new_scale)]
-            flags = [tf.cast(~_is_finite(one), tf.float64) for one in values]
+            numbers = [tf.cast(tensor, tf.float64) for tensor in (step + 1, scale, new_scale)]
+            flags = [tf.cast(~_is_finite(value), tf.float64) for value in values]
             return _after(None if note is None else note(tf.stack([*numbers, *flags])))
 
         is_done = tf.cond(is_finite, update, skip)
@@ -252,7 +252,7 @@ _OTHERS = (
 
 
 def loss_scales_in(graph: tf.Graph) -> list[LossScale]:
-    """Returns the loss scales whose optimizers update variables in a graph."""
+    """Returns the loss scales of optimizers that update variables in a graph."""
     return list(graph.get_collection(_LOSS_SCALES))
 
 
@@ -277,10 +277,10 @@ def _are_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     A sum is finite only if all elements are, and reads them once without writing. Where it is not,
     each element is looked at, because a sum of large elements may overflow.
     """
-    total = tf.add_n([tf.cast(tf.reduce_sum(one), tf.float32) for one in tensors])
+    total = tf.add_n([tf.cast(tf.reduce_sum(tensor), tf.float32) for tensor in tensors])
 
     def look() -> tf.Tensor:
-        return tf.reduce_all([_is_finite(one) for one in tensors])
+        return tf.reduce_all([_is_finite(tensor) for tensor in tensors])
 
     return tf.cond(tf.math.is_finite(total), lambda: tf.constant(True), look)
 

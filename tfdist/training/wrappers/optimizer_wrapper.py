@@ -73,7 +73,7 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         return list(super().compute_gradients(loss, *args, **kwargs))
 
     def loss_to_differentiate(self, loss: Any) -> Any:
-        """Returns the scalar whose gradients this wrapper takes in place of those of the loss."""
+        """Returns the scalar that this wrapper differentiates in place of the loss."""
         return loss
 
     def apply_gradients(
@@ -89,7 +89,7 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
         worker and every replica must call it, with the same variables.
 
         Args:
-          grads_and_vars: Pairs of gradient and variable. Pairs whose gradient is None are left out.
+          grads_and_vars: Pairs of gradient and variable; a gradient of None is left out.
           global_step: A variable to increment after the update.
           name: A name for the update's ops.
           skip_gradients_aggregation: Whether the gradients are reduced already.
@@ -162,7 +162,7 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
 def reduce_then(update: Callable[[Pairs], Any], pairs: Pairs) -> Any:
     """Sums gradients over all replicas and workers, and calls a function once per worker.
 
-    The convention is that of v1 optimizers: `compute_gradients` has divided the loss by the number
+    The convention is v1 optimizers': `compute_gradients` has divided the loss by the number
     of replicas, so that the sum of the gradients is the gradient of the mean loss. Without a
     strategy the gradients are handed on as they are. `update` is called on the host with the
     reduced pairs, and returns an op.
@@ -204,7 +204,7 @@ def has_own_gradients(optimizer: Any) -> bool:
 
 
 def loss_to_differentiate(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
-    """Returns the scalar whose gradients an optimizer takes in place of those of the loss."""
+    """Returns the scalar that an optimizer differentiates in place of the loss."""
     while isinstance(optimizer, OptimizerWrapper):
         loss, optimizer = optimizer.loss_to_differentiate(loss), optimizer.optimizer
     return loss
@@ -244,7 +244,7 @@ def increment(global_step: Any, after: Any) -> Any:
 
 
 def if_counted(update: Callable[[], Any]) -> Any:
-    """Returns what `update` returns; its ops do not run in a step whose loss weights are all 0."""
+    """Returns what `update` returns; its ops do not run in a step with loss weights of 0 only."""
     reducer = getattr(tf.distribute.get_strategy().extended, "reducer", None)
     decide = getattr(reducer, "if_counted", None)
     return update() if decide is None else decide(update)

@@ -270,7 +270,9 @@ class HistogramLossScale(_Adaptive):
         # False for NaN.
         is_lower = [tf.abs(gradient) < _SATURATED for gradient in gradients]
         values = tf.add_n([tf.size(gradient, tf.int64) for gradient in gradients])
-        saturated = values - tf.add_n([tf.math.count_nonzero(one) for one in is_lower])
+        saturated = values - tf.add_n(
+            [tf.math.count_nonzero(is_one_lower) for is_one_lower in is_lower]
+        )
         if self.accumulates:
             saturated, values = saturated + state["saturated"], values + state["values"]
         steps = state["steps"] + 1

@@ -64,7 +64,7 @@ _LONGEST_HOST = 64  # Linux's limit
 
 
 @dataclass(kw_only=True, eq=False)
-class Attempt:
+class WorkerProcesses:
     """All workers, from the start of the first agent to the end of the last process.
 
     `start` and `close` are called once for each start.
@@ -159,7 +159,7 @@ class Attempt:
                 keeps_standby=self.keeps_standby,
                 rank_environment=worker.rank_environment,
             )
-            worker.channel.say("start", **message)
+            worker.channel.send("start", **message)
 
     async def _start_all(self, starters: Sequence[Starter]) -> None:
         assert self._listener is not None
@@ -191,7 +191,7 @@ class Attempt:
         """Sends a signal that asks to stop to every running worker."""
         self._sent.add(number)
         for worker in self._reachable():
-            worker.channel.say("signal", number=number)
+            worker.channel.send("signal", number=number)
 
     def ask_to_stop(self, grace_s: float, in_step_grace_s: float = float("inf")) -> None:
         """Asks the agents to stop every worker: TERM, and KILL after `grace_s` seconds.
@@ -200,7 +200,7 @@ class Attempt:
         """
         self._is_given_up = True
         for worker in self._reachable():
-            worker.channel.say("stop", grace_s=grace_s, in_step_grace_s=in_step_grace_s)
+            worker.channel.send("stop", grace_s=grace_s, in_step_grace_s=in_step_grace_s)
 
     async def wait_until_gone(self, kill_at_s: Callable[[], float]) -> None:
         """Waits until no agent that can be heard has a process of its worker left.
@@ -240,12 +240,12 @@ class Attempt:
         )
         agents = [] if keeps_agents else [w.channel for w in self.workers if w.channel is not None]
         for channel in (*agents, *self._relays):
-            channel.say("bye")
+            channel.send("bye")
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(channel.flush(), BEAT_S)
         self._relays.clear()
         self._is_given_up = False
-        staying = [one for one in self._started if keeps_agents and not one[0].is_mpirun]
+        staying = [entry for entry in self._started if keeps_agents and not entry[0].is_mpirun]
         ending = [process for one, process in self._started if (one, process) not in staying]
         if not all(worker.is_over for worker in self.workers):
             for process in ending:  # mpirun then ends its daemons on the hosts that answer.
@@ -304,7 +304,7 @@ class Attempt:
     async def _beat(self) -> None:
         while True:
             for worker in self._reachable():
-                worker.channel.say("alive")
+                worker.channel.send("alive")
             await asyncio.sleep(SILENCE_S / 8)
 
     async def _wait_for_agents(self, *, has_relays: bool) -> None:
@@ -345,7 +345,7 @@ class Attempt:
     async def _listen(self, channel: Channel) -> None:
         hello = None
         with contextlib.suppress(TimeoutError):
-            hello = await channel.hear(SILENCE_S)
+            hello = await channel.receive(SILENCE_S)
         if hello is not None and hello["kind"] == "rank":
             await self._keep_relay(channel, hello)
             return
@@ -356,7 +356,7 @@ class Attempt:
         worker.channel, worker.heard_s = channel, self.clock.now_s()
         worker.host = printable(hello["host"], most=_LONGEST_HOST)
         self.changed.set()
-        while message := await channel.hear():
+        while message := await channel.receive():
             worker = self.workers[index]  # of this start
             worker.heard_s = self.clock.now_s()
             self._note(worker, message)
@@ -375,7 +375,7 @@ class Attempt:
                 worker.rank_environment = hello["environment"]
         self._relays.append(channel)
         self.changed.set()
-        while await channel.hear():
+        while await channel.receive():
             pass
 
     def _greeted(self, hello: Mapping[str, Any] | None) -> WorkerState | None:
@@ -383,7 +383,11 @@ class Attempt:
         if hello is None or hello["kind"] != "hello":
             return None
         index = hello["index"]
-        free = [one for one in self.workers if one.plan.index == index and one.channel is None]
+        free = [
+            worker
+            for worker in self.workers
+            if worker.plan.index == index and worker.channel is None
+        ]
         return free[0] if free else None
 
     def _note(self, worker: WorkerState, message: Mapping[str, Any]) -> None:
