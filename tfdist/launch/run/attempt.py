@@ -318,13 +318,12 @@ class Attempt:
             if self._is_given_up:
                 raise StartError(f"they were stopped before {_named(missing)} had started")
             for starter, process in self._started:
-                if process.returncode is not None and any(
-                    is_missing(worker) for worker in self._workers_of(starter)
-                ):
+                lost = [worker for worker in self._workers_of(starter) if is_missing(worker)]
+                if lost and process.returncode is not None:
                     raise StartError(
-                        self._refusal(missing)
+                        self._refusal(lost)
                         or f"{starter.name} ended with exit code {process.returncode} before "
-                        f"{_named(missing)} had started.\n{newline.join(self.starter_output())}"
+                        f"{_named(lost)} had started.\n{newline.join(self.starter_output())}"
                     )
             if self.clock.now_s() > give_up_s:
                 raise StartError(
@@ -339,8 +338,11 @@ class Attempt:
         """Returns why ssh did not reach the hosts of these workers, and the fix; "" if it did."""
         lines = log_tail(self._starter_log, self._starter_log_begin)
         said = refusal_of_ssh(printable(line) for line in lines)
-        hosts = listed(dict.fromkeys(worker.plan.host for worker in missing))
-        return said and f"{said} To try it, for each of {hosts}: ssh HOST true"
+        hosts = list(dict.fromkeys(worker.plan.host for worker in missing))
+        which, name = (
+            ("", hosts[0]) if len(hosts) == 1 else (f", for each of {listed(hosts)}", "HOST")
+        )
+        return f"{said.reason}. {said.fix} To try it{which}: ssh {name} true" if said else ""
 
     async def _listen(self, channel: Channel) -> None:
         hello = None
