@@ -237,6 +237,23 @@ def test_one_command_on_each_host_trains_as_one_process(
     check_weights(tmp_path, 2)
 
 
+def test_on_a_machine_whose_loopback_has_ipv6_alone_a_run_says_what_to_do(
+    hosts: Any, tmp_path: Path
+) -> None:
+    address = ("127.0.0.1/8", "dev", "lo")
+    hosts[2].run(["ip", "address", "del", *address]).check_returncode()
+    try:
+        command = ["python", "-m", "tfdist", "run", "--", "true"]
+        done = hosts[2].run(command, cwd=tmp_path, timeout_s=_LIMIT_S)
+    finally:
+        hosts[2].run(["ip", "address", "add", *address]).check_returncode()
+    assert done.returncode == 1
+    assert (
+        "tfdist: the workers could not be started: this machine has no address 127.0.0.1, by which "
+        "launcher and workers meet. Run as root: ip address add 127.0.0.1/8 dev lo\n"
+    ) in done.stderr
+
+
 def _check_who_is_done(said: str, num_workers: int) -> None:
     for worker in range(num_workers):
         assert f"worker {worker} of {num_workers} on tfd{worker + 1} is done" in said

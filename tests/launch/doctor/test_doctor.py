@@ -201,6 +201,11 @@ BROKEN = [
         BUILD,
     ),
     (lambda: [judge_ports("why")], "no port of 127.0.0.1 can be used: why", "ip link set lo up"),
+    (
+        lambda: [judge_ports("[Errno 99] Cannot assign requested address")],
+        "no port of 127.0.0.1 can be used: [Errno 99] Cannot assign requested address",
+        "ip address add 127.0.0.1/8 dev lo",
+    ),
     (lambda: variables(TF_CONFIG="{'cluster'}"), "TF_CONFIG is not JSON", "unset TF_CONFIG"),
     (
         lambda: variables(OMPI_COMM_WORLD_RANK="0"),

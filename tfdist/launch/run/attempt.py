@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -29,6 +30,7 @@ from tfdist.cluster.tasks import listed, printable
 from tfdist.launch.errors import StartError
 from tfdist.launch.machine.descendants import end_all, wait_for_guardians
 from tfdist.launch.machine.mpi import remove_session_folder
+from tfdist.launch.machine.ports import ADD_LOOPBACK
 from tfdist.launch.machine.processes import stop_signals
 from tfdist.launch.machine.remote_hosts import refusal_of_ssh
 from tfdist.launch.run.listener import Listener
@@ -145,6 +147,11 @@ class Attempt:
             if relays is not None:
                 await self._start_all([relays])
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise StartError(
+                    f"this machine has no address {self.listen_on}, by which launcher and workers "
+                    f"meet. {ADD_LOOPBACK}"
+                ) from None
             raise StartError(str(error)) from None
         await self._wait_for_agents(has_relays=relays is not None)
         now_s = self.clock.now_s()
