@@ -157,7 +157,7 @@ CHECKS = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the checks and prints the report.
+    """Runs the checks and prints the report; `words` are those after `tfdist doctor`.
 
     Returns 0, 1 if something that is needed is broken, 130 after Ctrl-C, 143 after SIGTERM.
     """
