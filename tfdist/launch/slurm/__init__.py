@@ -8,7 +8,8 @@ __all__ = ["main"]
 def main(words: Sequence[str]) -> int:
     """Writes the batch script and submits it, or prints it; returns the exit code.
 
-    `words` are those after `tfdist slurm`. If an option is invalid or a program is missing, it raises a UsageError, and submits nothing.
+    `words` are those after `tfdist slurm`.
+    If an option is invalid or a program is missing, it raises a UsageError, and submits nothing.
     """
     # Imported here, because the processes of a job need none of it.
     from tfdist.launch.slurm import command
