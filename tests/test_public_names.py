@@ -1,7 +1,12 @@
 """The public names of every package: a name that appears or disappears must be entered here."""
 
+import enum
 import importlib
+import inspect
 import pkgutil
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -179,3 +184,38 @@ def test_dir_of_a_package_shows_nothing_else(name: str) -> None:
 
 def test_the_table_has_no_other_packages() -> None:
     assert sorted([*PUBLIC, *INTERNAL]) == sorted(PACKAGES)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_help_of_each_public_callable_describes_or_names_all_arguments(name: str) -> None:
+    package = importlib.import_module(name)
+    left = {}
+    for public in PUBLIC[name].split():
+        one = getattr(package, public)
+        text = "\n".join(_documentation(one))
+        missing = [arg for arg in _arguments(one) if not re.search(rf"\b{arg}\b", text)]
+        if missing:
+            left[public] = missing
+    assert left == {}
+
+
+def _arguments(one: Any) -> list[str]:
+    """Returns the arguments of a callable of tfdist that a user may give."""
+    is_ours = getattr(one, "__module__", "").startswith("tfdist.") and callable(one)
+    if not is_ours or inspect.ismodule(one):
+        return []
+    if isinstance(one, type) and issubclass(one, BaseException | enum.Enum):
+        return []
+    names = inspect.signature(one).parameters
+    return [name for name in names if not name.startswith("_")]
+
+
+def _documentation(one: Any) -> Iterator[str]:
+    """Yields what help() prints of a callable: its docstring, and a constructor's."""
+    yield one.__doc__ or ""
+    if isinstance(one, type):
+        yield from (
+            vars(base)["__init__"].__doc__ or ""
+            for base in one.__mro__[:-1]
+            if "__init__" in vars(base)
+        )

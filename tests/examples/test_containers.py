@@ -27,11 +27,11 @@ def test_it_installs_what_readme_does_and_copies_what_a_clone_has() -> None:
         assert command.removeprefix("pip install ") in TEXT
     copied = re.findall(r"^COPY (?!--from)(?:--\S+ )?(.*) \S+$", TEXT, re.M)
     paths = [path for line in copied for path in line.split()]
-    assert len(paths) == 6
+    assert len(paths) == 7
     assert [path for path in paths if not (ROOT / path).exists()] == []
-    # The build backend reads the files that pyproject.toml names.
-    named = re.findall(r"^(?:readme|license-files) = \W*([\w.]+)", PROJECT, re.M)
-    assert len(named) == 2 and {*named} <= {*paths}
+    # The build backend reads the files that pyproject.toml names, and its hook the README.
+    named = re.findall(r"^(?:path|license-files) = \W*([\w./]+)", PROJECT, re.M)
+    assert len(named) == 2 and {*named, "README.md"} <= {*paths}
     assert {"horovod", "examples"} <= {*metadata.metadata("tfdist").get_all("Provides-Extra", [])}
 
 

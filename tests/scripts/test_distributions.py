@@ -1,5 +1,6 @@
 """The source distribution and the wheel."""
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -25,6 +26,15 @@ def test_the_source_has_everything_and_the_wheel_the_package_alone(tmp_path: Pat
     assert set(tracked) - {name for name in tracked if not (ROOT / name).exists()} <= in_source
     assert not {name for name in in_source if name.startswith((".venv", "tfdist-logs"))}
     with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith("METADATA")]
+        described = archive.read(metadata).decode()
         in_wheel = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {name.partition("/")[0] for name in in_wheel} == {"tfdist"}
     assert {"tfdist/py.typed", "tfdist/launch/kubernetes/Dockerfile"} <= in_wheel
+    # An index shows the README without the repository around it, but for programs' own brackets.
+    links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", described, flags=re.DOTALL))
+    assert len(links) > 30
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    for link in links:
+        path = link.partition("/blob/main/")[2].partition("#")[0]
+        assert (ROOT / path).exists(), link

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
+from tfdist.launch.machine.mpi import horovod_problem
 from tfdist.process.exit_codes import NO_SPACE
 from tfdist.testing.run import wait_until
 
@@ -18,7 +18,6 @@ _LIMIT_S = 120.0
 _CUT_LIMIT_S = 30.0  # 6 s on two idle cores; TCP alone takes minutes.
 _NO_HOROVOD = horovod_problem()
 needs_horovod = pytest.mark.skipif(_NO_HOROVOD is not None, reason=str(_NO_HOROVOD))
-needs_mpirun = pytest.mark.skipif(find_mpirun() is None, reason="there is no mpirun")
 ENGINES = ["grpc", pytest.param("horovod", marks=needs_horovod)]
 
 _TALK = """
@@ -62,31 +61,18 @@ def test_over_horovod_workers_on_two_hosts_train_as_one_process(
     _check_who_is_done(done.stdout, 2)
 
 
-@needs_mpirun
-def test_over_grpc_workers_on_two_hosts_meet(
-    hosts: Any, mpirun_settings: dict[str, str], meet_others: str, tmp_path: Path
-) -> None:
-    # kubernetes/test_pods.py trains over gRPC.
-    command = _command("tfd1,tfd2", "grpc", [meet_others, str(tmp_path)])
-    done = hosts[0].run(command, cwd=tmp_path, env=mpirun_settings, timeout_s=_LIMIT_S)
-    assert done.returncode == 0, done.stderr
-    _check_who_is_done(done.stdout, 2)
-
-
-@needs_mpirun
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_worker_on_another_host_that_fails_is_named(
-    hosts: Any, mpirun_settings: dict[str, str], tmp_path: Path, engine: str
+@needs_horovod
+def test_over_horovod_a_worker_on_another_host_that_fails_is_named(
+    hosts: Any, mpirun_settings: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "talk.py").write_text(_TALK)
-    command = _command("tfd1,tfd2,tfd3", engine, ["talk.py", "tfd3"])
+    command = _command("tfd1,tfd2,tfd3", "horovod", ["talk.py", "tfd3"])
     done = hosts[0].run(command, cwd=tmp_path, env=mpirun_settings, timeout_s=_LIMIT_S)
     assert done.returncode == 7, done.stderr
     assert "worker 2 failed first" in done.stderr
     assert "tfd3, process" in done.stderr
 
 
-@needs_mpirun
 def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
     network: Any,
     hosts: Any,
@@ -117,7 +103,6 @@ def test_a_worker_on_a_host_that_is_cut_off_is_named_in_time(
     assert "tfd3" in said()
 
 
-@needs_mpirun
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_goes_on_without_a_lost_host_and_takes_it_in_when_it_is_back(
     network: Any,
@@ -170,32 +155,42 @@ def test_a_run_goes_on_without_a_lost_host_and_takes_it_in_when_it_is_back(
     assert snapshots() == before
 
 
-@pytest.fixture
-def without_mpirun(tmp_path: Path) -> dict[str, str]:
-    """The environment of a launcher that finds no mpirun."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        "import tfdist.launch.machine.mpi as mpi; mpi.find_mpirun = lambda: None\n"
-    )
-    return {"PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}"}
-
-
-def test_without_mpirun_ssh_starts_workers_that_meet(
-    hosts: Any, ssh_agent: str, without_mpirun: dict[str, str], meet_others: str, tmp_path: Path
+def test_over_grpc_ssh_starts_workers_that_meet(
+    hosts: Any, ssh_agent: str, meet_others: str, tmp_path: Path
 ) -> None:
     shell = f"--mpi-global-args=--mca plm_rsh_agent '{ssh_agent}'"
-    command = _command("tfd1,tfd2,tfd3", "grpc", [meet_others, str(tmp_path)], shell)
-    done = hosts[0].run(command, cwd=tmp_path, env=without_mpirun, timeout_s=_LIMIT_S)
+    program = ["--", meet_others, str(tmp_path)]
+    run = ["python", "-m", "tfdist", "run", "--host=tfd1:1,tfd2:2", shell, "-v", *program]
+    done = hosts[0].run(run, cwd=tmp_path, timeout_s=_LIMIT_S)
     assert done.returncode == 0, done.stderr
-    _check_who_is_done(done.stdout, 3)
+    assert "mpirun" not in done.stderr
+    hosts_of_workers = {0: "tfd1", 1: "tfd2", 2: "tfd2"}
+    for worker, host in hosts_of_workers.items():
+        assert f"worker {worker} of 3 on {host} is done" in done.stdout
 
 
-def test_without_mpirun_a_failure_a_host_that_refuses_and_ctrl_c_end_all_workers(
-    hosts: Any, fake_agent: str, without_mpirun: dict[str, str], tmp_path: Path
+@needs_horovod
+def test_a_host_that_refuses_ssh_is_named_before_mpirun_starts(hosts: Any, tmp_path: Path) -> None:
+    refusing = tmp_path / "refusing"
+    said = "ssh: connect to host tfd2 port 22: Connection refused"
+    refusing.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 255\n")
+    refusing.chmod(0o755)
+    environ = {"OMPI_MCA_plm_rsh_agent": str(refusing)}
+    command = _command("tfd1,tfd2", "horovod", ["true"])
+    done = hosts[0].run(command, cwd=tmp_path, env=environ, timeout_s=_LIMIT_S)
+    assert done.returncode == 1, done.stderr
+    [line] = [one for one in done.stderr.splitlines() if "could not be started" in one]
+    assert line.startswith(f"tfdist: the workers could not be started: tfd2: {said}. Start sshd")
+    assert line.endswith(f"To try it: {refusing} tfd2 true")
+    [log] = tmp_path.glob("tfdist-logs/*/start.log")
+    assert log.read_text() == ""  # mpirun's output
+
+
+def test_over_grpc_a_failure_a_host_that_refuses_and_ctrl_c_end_all_workers(
+    hosts: Any, fake_agent: str, tmp_path: Path
 ) -> None:
     (tmp_path / "talk.py").write_text(_TALK)
-    environ = {**without_mpirun, "OMPI_MCA_plm_rsh_agent": fake_agent}
+    environ = {"OMPI_MCA_plm_rsh_agent": fake_agent}
     command = _command("tfd1,tfd2,tfd3", "grpc", ["talk.py", "tfd3"])
     done = hosts[0].run(command, cwd=tmp_path, env=environ, timeout_s=_LIMIT_S)
     assert done.returncode == 7, done.stderr
@@ -240,6 +235,23 @@ def test_one_command_on_each_host_trains_as_one_process(
     assert second.returncode == 0, second.stderr
     assert "instances |     1     |" in second.stderr
     check_weights(tmp_path, 2)
+
+
+def test_on_a_machine_whose_loopback_has_ipv6_alone_a_run_says_what_to_do(
+    hosts: Any, tmp_path: Path
+) -> None:
+    address = ("127.0.0.1/8", "dev", "lo")
+    hosts[2].run(["ip", "address", "del", *address]).check_returncode()
+    try:
+        command = ["python", "-m", "tfdist", "run", "--", "true"]
+        done = hosts[2].run(command, cwd=tmp_path, timeout_s=_LIMIT_S)
+    finally:
+        hosts[2].run(["ip", "address", "add", *address]).check_returncode()
+    assert done.returncode == 1
+    assert (
+        "tfdist: the workers could not be started: this machine has no address 127.0.0.1, by which "
+        "launcher and workers meet. Run as root: ip address add 127.0.0.1/8 dev lo\n"
+    ) in done.stderr
 
 
 def _check_who_is_done(said: str, num_workers: int) -> None:

@@ -22,6 +22,11 @@ _MAKE_SLOT = "add_variable_from_reference"  # In Keras 3 and the newer optimizer
 class TrainingModel:
     """A model that is trained by its calls. Created by `training_model`.
 
+    Args:
+      model: The user's model; its variables are the weights.
+      options: The options of the run; frozen by this call.
+      optimizer: The optimizer that updates the weights.
+
     Attributes:
       model: The user's model; its variables are the weights.
       optimizer: The optimizer that updates the weights.
@@ -98,6 +103,11 @@ def training_model(
 
 class InferenceModel:
     """A model that only computes its outputs. Created by `inference_model`.
+
+    Args:
+      model: The user's model; its variables are the weights. A training model of the same model
+        uses the same variables.
+      options: The options of the run, with gradient_accumulation 1; frozen by this call.
 
     Attributes:
       model: The user's model; its variables are the weights. A training model of the same model

@@ -40,8 +40,17 @@ def strategy_for_run(
     `MultiWorkerStrategy` if TF_CONFIG or a Slurm step lists the workers; else `HorovodStrategy` if
     `mpirun` or `horovodrun` started several processes; else `LocalStrategy`, also under a launcher
     of one process, which needs no Horovod. An evaluator task gets a `MultiWorkerStrategy` with
-    itself as the only worker. The arguments are as in these strategies; `compression` has no
-    effect in a run of one process.
+    itself as the only worker.
+
+    Args:
+      device: The device that computes gradients. None is a GPU of this process, or a second logical
+        CPU.
+      variables_on_host: Whether variables, slots and updates are on the host rather than on the
+        device.
+      num_replicas: The number of copies of the model in each worker, on `device` and the devices
+        after it. None takes the number given to `tfdist run`, or 1.
+      compression: "fp16" or "bf16" sends float32 gradients to other workers in half precision. No
+        effect in a run of one process.
 
     Raises:
       ValueError: If `compression` or `num_replicas` is not allowed.

@@ -74,7 +74,13 @@ def cosine_decay(rate: float, steps: int, end_rate: float = 0.0, first_step: int
     """Returns a schedule end_rate + (rate - end_rate) (1 + cos(pi t / T)) / 2, T as above.
 
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, without
-    restarts. The arguments are as in `linear_decay`.
+    restarts.
+
+    Args:
+      rate: The rate up to `first_step`.
+      steps: The step from which on the rate is `end_rate`.
+      end_rate: The last rate.
+      first_step: The step at which the decay begins, such as the end of a warm-up.
     """
     rate, end_rate = check_number("rate", rate), check_number("end_rate", end_rate)
     share = _share_left(steps, first_step)

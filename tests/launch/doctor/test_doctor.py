@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -37,6 +38,7 @@ from tfdist.launch.doctor.host import (
     judge_memory,
     parse_quota,
 )
+from tfdist.launch.doctor.host_findings import HostFacts, findings_of
 from tfdist.launch.doctor.network import check_network, judge_name, judge_ports, judge_variables
 from tfdist.launch.doctor.packages import (
     TensorFlowFacts,
@@ -47,7 +49,9 @@ from tfdist.launch.doctor.packages import (
 )
 from tfdist.launch.doctor.report import Finding, absent, broken, good, lines_of, num_broken
 from tfdist.launch.doctor.self_test import judge_trial, trial_environment, try_workers
+from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.mpi import open_mpi_version
+from tfdist.launch.machine.remote_hosts import Refusal
 from tfdist.testing import FakeCluster
 from tfdist.testing.run import wait_until
 
@@ -106,6 +110,27 @@ def variables(**environ: str) -> Iterable[Finding]:
 
 def folder(**facts: Any) -> Iterable[Finding]:
     return [judge_folder("logs", "my logs", **facts)]
+
+
+ANSWERS: dict[str, Any] = {
+    "versions": {"Python": "3.11.7", "TensorFlow": "2.21.0", "Horovod": "0.28.1"},
+    "tfdist_files": "a1",
+    "has_folder": True,
+    "programs": {"train.py": "b2", "model.py": "c3"},
+}
+
+
+def host(
+    answers: dict[str, Any] | None = None, *, versions: dict[str, Any] | None = None, **facts: Any
+) -> Iterable[Finding]:
+    there = {**ANSWERS, **(answers or {})}
+    there["versions"] = {**ANSWERS["versions"], **(versions or {})}
+    one = HostFacts(name="b", answers=there, ways_back={"10.0.0.1": {"seconds": 0.001}})
+    return findings_of(change(one, **facts), ANSWERS, shell=["ssh"], folder="/my run")
+
+
+def reached(**answer: Any) -> dict[str, Any]:
+    return {"ports": {3737: ""}, "reached_from": {("a", 3737): answer}}
 
 
 def worst(findings: list[Finding]) -> str:
@@ -176,6 +201,11 @@ BROKEN = [
         BUILD,
     ),
     (lambda: [judge_ports("why")], "no port of 127.0.0.1 can be used: why", "ip link set lo up"),
+    (
+        lambda: [judge_ports("[Errno 99] Cannot assign requested address")],
+        "no port of 127.0.0.1 can be used: [Errno 99] Cannot assign requested address",
+        "ip address add 127.0.0.1/8 dev lo",
+    ),
     (lambda: variables(TF_CONFIG="{'cluster'}"), "TF_CONFIG is not JSON", "unset TF_CONFIG"),
     (
         lambda: variables(OMPI_COMM_WORLD_RANK="0"),
@@ -214,8 +244,42 @@ BROKEN = [
         "two workers over Horovod: tfdist run was not done after 3 s: it said nothing",
         "tfdist run --engine horovod --num-instances 2 -- ",
     ),
+    (lambda: host(refusal=Refusal(reason="no route", fix="Try it")), "no route", "Try it"),
+    (lambda: host(problem="exit code 127"), f"there is no {sys.executable}", "rsync -a"),
+    (
+        lambda: host(problem="ModuleNotFoundError: No module named 'tfdist'"),
+        "is there without what this machine's has: ModuleNotFoundError: No module named 'tfdist'",
+        "rsync -a",
+    ),
+    (
+        lambda: host(versions={"TensorFlow": "2.20.0"}),
+        "TensorFlow 2.20.0, and 2.21.0 here",
+        f"ssh b {sys.executable} -m pip install tensorflow==2.21.0",
+    ),
+    (lambda: host(versions={"Python": "3.12.1"}), "Python 3.12.1, and 3.11.7 here", "the same env"),
+    (lambda: host({"tfdist_files": "d4"}), "but other files of tfdist", "Copy tfdist"),
+    (lambda: host({"has_folder": False}), "there is no /my run", "rsync -a '/my run'/ b:'/my run'"),
+    (lambda: host({"programs": {"train.py": "b2"}}), "/my run: there is no model.py", "rsync -a"),
+    (
+        lambda: host(ways_back={"10.0.0.1": {"problem": "no answer"}}),
+        "it does not reach the launcher here: 10.0.0.1 (no answer within 5 s)",
+        "tfdist run --nodes",
+    ),
+    (lambda: host(ports={3737: "Address already in use"}), "port 3737 cannot be", "--port 3738"),
+    (
+        lambda: host(**reached(problem="unknown")),
+        "a does not reach b:3737: it does not know that name",
+        "Give a the name: a line ADDRESS b in its /etc/hosts",
+    ),
+    (
+        lambda: host(**reached(problem="stranger")),
+        "a does not reach b:3737: another machine or program answers there",
+        "getent hosts b",
+    ),
 ]
 NOT_NEEDED = [
+    (lambda: host(clock_apart_s=-90.0), "its clock is 90.0 s slow: times in logs do not compare"),
+    (lambda: host(versions={"Horovod": None}), "Horovod is not there, and 0.28.1 here"),
     (lambda: versions(change(FACTS, keras="3.15.1")), "tf.keras is Keras 3.15.1"),
     (lambda: versions(keras=None), "keras is not installed: Estimators and tf_keras can be"),
     (lambda: versions(keras="2.15.0"), "pip install --upgrade keras"),
@@ -253,6 +317,9 @@ NOT_NEEDED = [
     ),
 ]
 GOOD = [
+    (lambda: host(), "as here: Python 3.11.7, TensorFlow 2.21.0, Horovod 0.28.1"),
+    (lambda: host(), "/my run is there, with the same train.py and model.py"),
+    (lambda: host(**reached(seconds=2e-4)), "3737 is reached from a; a message there and back ta"),
     (lambda: versions(), "tf-keras 2.21.0 fits TensorFlow"),
     (lambda: versions(), "the 3 packages that TensorFlow asks for fit: protobuf 7.36.2, "),
     (lambda: gpus(change(FACTS, gpus=("H100", "H100"))), "TensorFlow sees 2 x H100"),
@@ -555,3 +622,18 @@ def test_ctrl_c_and_term_end_it_with_all_that_it_started(number: signal.Signals)
 def test_it_does_not_import_tensorflow_itself() -> None:
     code = "import sys, tfdist.launch.doctor; sys.exit('tensorflow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--host", "localhost"), "--host localhost is this machine alone"),
+        (("--host", "a,a"), '--host "a,a": it names "a" twice'),
+        (("--host", "a,b", "--no-self-test"), "--no-self-test is for the checks of this machine"),
+        (("--port", "4000"), "--port needs --host, for example --host a,b"),
+        (("--host", "a,b", "--engine", "horovod", "--port", "4000"), "MPI takes free ports"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        main(words)

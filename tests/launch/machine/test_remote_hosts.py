@@ -14,7 +14,9 @@ from tfdist.launch.machine.remote_hosts import (
     call_on_hosts,
     find_unknown_host,
     lost_hosts,
+    own_names,
     refusal_of_ssh,
+    refusals_of_hosts,
 )
 
 
@@ -57,15 +59,8 @@ def test_a_name_without_an_address_is_known_if_sshs_configuration_has_one(
     known: None, ssh: Callable[[str], None], configuration: str, is_unknown: bool
 ) -> None:
     ssh(configuration)
-    found = find_unknown_host(["gpu1", "gpu2"], (), {})
+    found = find_unknown_host(["gpu1", "gpu2"])
     assert found == (("gpu2", "Name or service not known") if is_unknown else None)
-
-
-def test_names_for_another_program_than_ssh_are_not_looked_up(known: None) -> None:
-    agent = ("--mca", "plm_rsh_agent", "kubexec")
-    assert find_unknown_host(["pod-0"], agent, {}) is None
-    assert find_unknown_host(["pod-0"], (), {"OMPI_MCA_plm_rsh_agent": "kubexec"}) is None
-    assert find_unknown_host(["node"], (), {"SLURM_JOB_ID": "1"}) is None
 
 
 @pytest.mark.processes
@@ -132,10 +127,41 @@ This usually is caused by:
 )
 def test_the_reason_of_ssh_is_found_in_the_text_of_mpirun(line: str, fix: str) -> None:
     said = refusal_of_ssh([line, *MPIRUN.splitlines(), line])
-    assert said.startswith(line.rstrip("."))
-    assert fix in said and "ORTE" not in said
-    assert said.count(line.rstrip(".")) == 1
+    assert said is not None
+    assert said.reason == line.rstrip(".")
+    assert fix in said.fix
 
 
 def test_the_text_of_mpirun_alone_has_no_reason_of_ssh() -> None:
-    assert refusal_of_ssh(MPIRUN.splitlines()) == ""
+    assert refusal_of_ssh(MPIRUN.splitlines()) is None
+
+
+@pytest.mark.processes
+def test_a_host_that_refuses_is_named_with_the_last_line_and_a_fix(tmp_path: Path) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        "a) ;;\n"
+        "b) echo banner >&2; echo 'ann@b: Permission denied (publickey).' >&2; exit 255 ;;\n"
+        "c) exit 3 ;;\n"
+        "esac\n"
+    )
+    shell.chmod(0o700)
+    found = asyncio.run(refusals_of_hosts(["a", "b", "c"], [str(shell)]))
+    assert set(found) == {"b", "c"}
+    assert found["b"].reason == "ann@b: Permission denied (publickey)"
+    assert found["b"].fix == (f"Put your public key there: ssh-copy-id. To try it: {shell} b true")
+    assert found["c"].reason == f"{shell} ended with exit code 3"
+    assert f"{shell} c true" in found["c"].fix
+
+
+def test_the_names_of_this_machine_are_known_without_a_name_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lookup(*_: Any) -> None:
+        raise AssertionError("a name was looked up")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    assert {"localhost", "127.0.0.1", socket.gethostname()} <= own_names()
+    assert "gone.invalid" not in own_names()

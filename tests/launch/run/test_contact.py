@@ -92,6 +92,7 @@ def test_a_worker_is_alone_from_tensorflow_on_until_it_listens_on_its_port(tmp_p
             contact.look([pid], 20.0)
             contact.listen()
             assert contact.alone_s(25.0) == 5.0
+            assert contact.alone_s(90.0) == 5.0  # It has computed nothing.
             assert [contact.is_importing(8.0, now_s) for now_s in (24.0, 26.0)] == [True, False]
             own.listen()
             contact.listen()

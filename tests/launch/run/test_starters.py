@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ Started = Callable[..., list[Starter]]
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     monkeypatch.setattr(starters, "find_mpirun", lambda: MPIRUN)
 
-    def started(num_instances: int, **options: Any) -> list[Starter]:
+    def started(
+        num_instances: int, environ: Mapping[str, str] = ENVIRON, **options: Any
+    ) -> list[Starter]:
         chosen = RunOptions(
             command=("python", "train.py", "--secret=x"),
             num_instances=num_instances,
@@ -38,9 +40,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
             machine=Machine(cores=(0,), numa_nodes=((0,),)),
             ports=tuple(range(20001, 20009)),
             log_dir=Path("logs"),
-            environ=ENVIRON,
+            environ=environ,
         )
-        return starters_of(plan, chosen, ENVIRON)
+        return starters_of(plan, chosen, environ)
 
     return started
 
@@ -83,12 +85,12 @@ def test_horovod_agents_are_ranks_of_one_mpirun_and_the_evaluator_is_started_her
     assert [follows(words, "-H") for words in found] == [["localhost"]] * 3
 
 
-def test_workers_on_other_hosts_are_started_by_mpirun_whatever_connects_them(
+def test_mpirun_starts_workers_on_other_hosts_over_horovod_or_with_options_of_its_own(
     started: Started,
 ) -> None:
     hosts = (Host(name="a"), Host(name="b"))
-    for engine in ("grpc", "horovod"):
-        (starter,) = started(3, engine=engine, hosts=hosts)
+    for options in ({"engine": "horovod"}, {"mpi_local_args": ("--report-bindings",)}):
+        (starter,) = started(3, hosts=hosts, **options)
         assert [follows(words, "-H") for words in contexts(starter)] == [["a"], ["b"], ["a"]]
 
 
@@ -102,7 +104,7 @@ def test_mpirun_uses_the_users_network_and_kills_later_than_the_agents(started: 
 
 def test_mpirun_waits_longer_for_a_host_that_is_silent_than_the_launcher(started: Started) -> None:
     hosts = (Host(name="a", slots=1), Host(name="b", slots=1))
-    (starter,) = started(2, engine="grpc", hosts=hosts)
+    (starter,) = started(2, engine="horovod", hosts=hosts)
     idle_s, interval_s, probes = (
         int(follows(list(starter.command), f"oob_tcp_keepalive_{name}")[0])
         for name in ("time", "intvl", "probes")
@@ -132,18 +134,24 @@ def test_only_names_of_variables_are_in_mpiruns_command(started: Started) -> Non
     assert not any(secret in words for secret in ("hunter2", "k123", "--secret", "="))
 
 
-def test_without_mpirun_ssh_starts_the_agents_of_other_machines_and_sends_their_variables(
+def test_over_grpc_ssh_starts_the_agents_of_each_other_machine_and_sends_their_variables(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starters, "find_mpirun", lambda: None)
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     hosts = (Host(name="here"), Host(name="gpu2"))
-    here, there = started(2, hosts=hosts)
-    assert (here.name, here.sent) == ("the agent of worker 0", ())
-    assert (there.name, there.workers) == ("ssh to gpu2", (1,))
+    first, third, there = started(4, hosts=hosts)
+    assert (first.name, first.sent) == ("the agent of worker 0", ())
+    assert third.workers == (2,)
+    assert (there.name, there.workers) == ("ssh to gpu2", (1, 3))
     assert there.command[:4] == ("ssh", "-o", "BatchMode=yes", "gpu2")
-    assert shlex.split(there.command[4])[-2:] == ["1", "--environment-on-stdin"]
+    assert shlex.split(there.command[4])[-2:] == ["1,3", "--environment-on-stdin"]
     assert there.sent == ("PATH", "TFDIST_AGENT_LAUNCHERS", "TFDIST_AGENT_TOKEN")
     other = ("--mca", "plm_rsh_agent", "ssh -F 'my config'")
     _, there = started(2, hosts=hosts, mpi_global_args=other)
     assert there.command[:4] == ("ssh", "-F", "my config", "gpu2")
+
+
+def test_in_a_job_of_slurm_mpirun_starts_them_without_ssh(started: Started) -> None:
+    hosts = (Host(name="a"), Host(name="b"))
+    (starter,) = started(2, hosts=hosts, environ={**ENVIRON, "SLURM_JOB_ID": "7"})
+    assert starter.is_mpirun

@@ -119,7 +119,12 @@ def wait_for_servers(
     each asks all others. Of more each asks the chief and its neighbours in the ring of reductions,
     so that every server is asked, and the number of connections grows with the number of workers.
 
-    The arguments are as in `meet`.
+    Args:
+      cluster: The workers.
+      task: This process's task.
+      timeout_s: The limit of the wait, in seconds from this process's call.
+      report_every_s: Seconds between two lines that name the missing workers.
+      say: Called with each line for the user.
 
     Raises:
       RendezvousError: If a server cannot be reached within the limit.

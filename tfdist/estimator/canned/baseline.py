@@ -65,10 +65,13 @@ class BaselineClassifier(CannedEstimator):
     """A classifier that ignores the features and learns the frequency of each class.
 
     Args:
-      model_dir: As in `BaselineEstimator`, as are all arguments not listed here.
+      model_dir: Folder of checkpoints and event files.
       n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
       weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
       label_vocabulary: List of the labels, if they are strings.
+      optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"; learning rate 0.3), a Keras or
+        v1 optimizer, or a function that returns one.
+      config: A `RunConfig`.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 
@@ -90,9 +93,12 @@ class BaselineRegressor(CannedEstimator):
     """A regressor that ignores the features and learns the mean of the labels.
 
     Args:
-      model_dir: As in `BaselineEstimator`, as are all arguments not listed here.
+      model_dir: Folder of checkpoints and event files.
       label_dimension: Number of values to predict for each example.
       weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"; learning rate 0.3), a Keras or
+        v1 optimizer, or a function that returns one.
+      config: A `RunConfig`.
       loss_reduction: A `tf.losses.Reduction` other than NONE.
     """
 

@@ -104,7 +104,22 @@ class DNNEstimator(CannedEstimator):
 class DNNClassifier(CannedEstimator):
     """A deep network that classifies: softmax cross entropy, or sigmoid for two classes.
 
-    The arguments are as in `DNNEstimator` and, for the head, of `BaselineClassifier`.
+    Args:
+      hidden_units: Size of each hidden layer, starting at the features.
+      feature_columns: Dense columns of `tf.feature_column`. Wrap categorical columns in
+        `embedding_column` or `indicator_column`.
+      model_dir: Folder of checkpoints and event files.
+      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      label_vocabulary: List of the labels, if they are strings.
+      optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"), a Keras or v1 optimizer, or a
+        function that returns one.
+      activation_fn: Activation function of the hidden layers.
+      dropout: The fraction of each hidden layer's values that training drops.
+      config: A `RunConfig`.
+      warm_start_from: A path or `WarmStartSettings`.
+      loss_reduction: A `tf.losses.Reduction` other than NONE.
+      batch_norm: Whether batch normalization follows each hidden layer.
     """
 
     def __init__(
@@ -133,7 +148,21 @@ class DNNClassifier(CannedEstimator):
 class DNNRegressor(CannedEstimator):
     """A deep network for regression, trained with squared error.
 
-    The arguments are as in `DNNEstimator` and, for the head, of `BaselineRegressor`.
+    Args:
+      hidden_units: Size of each hidden layer, starting at the features.
+      feature_columns: Dense columns of `tf.feature_column`. Wrap categorical columns in
+        `embedding_column` or `indicator_column`.
+      model_dir: Folder of checkpoints and event files.
+      label_dimension: Number of values to predict for each example.
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"), a Keras or v1 optimizer, or a
+        function that returns one.
+      activation_fn: Activation function of the hidden layers.
+      dropout: The fraction of each hidden layer's values that training drops.
+      config: A `RunConfig`.
+      warm_start_from: A path or `WarmStartSettings`.
+      loss_reduction: A `tf.losses.Reduction` other than NONE.
+      batch_norm: Whether batch normalization follows each hidden layer.
     """
 
     def __init__(

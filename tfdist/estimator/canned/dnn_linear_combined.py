@@ -87,6 +87,28 @@ class DNNLinearCombinedClassifier(CannedEstimator):
 
     The arguments are as in `DNNLinearCombinedEstimator` and, for the head, of
     `BaselineClassifier`; `warm_start_from` is a path or `WarmStartSettings`.
+
+    Args:
+      model_dir: Folder of checkpoints and event files.
+      linear_feature_columns: Columns of `tf.feature_column` for the linear model. None leaves the
+        linear model out.
+      linear_optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"; learning rate 0.005, or
+        one over the square root of the number of columns if that is smaller), a Keras or v1
+        optimizer, or a function that returns one.
+      dnn_feature_columns: Dense columns for the network. None leaves the network out.
+      dnn_optimizer: The optimizer of the network, in the same forms. One given by name has a
+        learning rate of 0.001.
+      dnn_hidden_units: Size of each hidden layer, starting at the features.
+      dnn_activation_fn: Activation function of the hidden layers.
+      dnn_dropout: The fraction of each hidden layer's values that training drops.
+      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      label_vocabulary: List of the labels, if they are strings.
+      config: A `RunConfig`.
+      loss_reduction: A `tf.losses.Reduction` other than NONE.
+      batch_norm: Whether batch normalization follows each hidden layer.
+      linear_sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or
+        "sqrtn".
     """
 
     def __init__(
@@ -120,6 +142,27 @@ class DNNLinearCombinedRegressor(CannedEstimator):
 
     The arguments are as in `DNNLinearCombinedEstimator` and, for the head, of
     `BaselineRegressor`; `warm_start_from` is a path or `WarmStartSettings`.
+
+    Args:
+      model_dir: Folder of checkpoints and event files.
+      linear_feature_columns: Columns of `tf.feature_column` for the linear model. None leaves the
+        linear model out.
+      linear_optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"; learning rate 0.005, or
+        one over the square root of the number of columns if that is smaller), a Keras or v1
+        optimizer, or a function that returns one.
+      dnn_feature_columns: Dense columns for the network. None leaves the network out.
+      dnn_optimizer: The optimizer of the network, in the same forms. One given by name has a
+        learning rate of 0.001.
+      dnn_hidden_units: Size of each hidden layer, starting at the features.
+      dnn_activation_fn: Activation function of the hidden layers.
+      dnn_dropout: The fraction of each hidden layer's values that training drops.
+      label_dimension: Number of values to predict for each example.
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      config: A `RunConfig`.
+      loss_reduction: A `tf.losses.Reduction` other than NONE.
+      batch_norm: Whether batch normalization follows each hidden layer.
+      linear_sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or
+        "sqrtn".
     """
 
     def __init__(

@@ -211,7 +211,19 @@ class LinearEstimator(CannedEstimator):
 class LinearClassifier(CannedEstimator):
     """A linear model that classifies: softmax cross entropy, or sigmoid for two classes.
 
-    The arguments are as in `LinearEstimator` and, for the head, of `BaselineClassifier`.
+    Args:
+      feature_columns: Columns of `tf.feature_column`, dense or categorical.
+      model_dir: Folder of checkpoints and event files.
+      n_classes: Number of classes. Without a vocabulary, labels are integers in [0, n_classes).
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      label_vocabulary: List of the labels, if they are strings.
+      optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"; learning rate 0.2), a Keras or
+        v1 optimizer, or a function that returns one. None is Ftrl with a learning rate of 0.2, or
+        one over the square root of the number of columns if that is smaller.
+      config: A `RunConfig`.
+      warm_start_from: A path or `WarmStartSettings`.
+      loss_reduction: A `tf.losses.Reduction` other than NONE.
+      sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or "sqrtn".
     """
 
     def __init__(
@@ -235,7 +247,18 @@ class LinearClassifier(CannedEstimator):
 class LinearRegressor(CannedEstimator):
     """A linear model for regression, trained with squared error.
 
-    The arguments are as in `LinearEstimator` and, for the head, of `BaselineRegressor`.
+    Args:
+      feature_columns: Columns of `tf.feature_column`, dense or categorical.
+      model_dir: Folder of checkpoints and event files.
+      label_dimension: Number of values to predict for each example.
+      weight_column: Name of a feature, or a numeric column, with the weight of each example's loss.
+      optimizer: A name ("Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"; learning rate 0.2), a Keras or
+        v1 optimizer, or a function that returns one. None is Ftrl with a learning rate of 0.2, or
+        one over the square root of the number of columns if that is smaller.
+      config: A `RunConfig`.
+      warm_start_from: A path or `WarmStartSettings`.
+      loss_reduction: A `tf.losses.Reduction` other than NONE.
+      sparse_combiner: Combination of the weights of an example's ids: "sum", "mean" or "sqrtn".
     """
 
     def __init__(

@@ -101,7 +101,12 @@ class _SavedModelExporter(Exporter):
 class FinalExporter(_SavedModelExporter):
     """Exports once, at the end of training; never exports without max_steps.
 
-    Its arguments are a `name` (see `Exporter`) and those of `Estimator.export_saved_model`.
+    Args:
+      name: The folder below the export folder, and the name in logs.
+      serving_input_receiver_fn: Returns a `tfdist.estimator.export.ServingInputReceiver` or a
+        similar object, with the tensors that feed the model.
+      assets_extra: A dict of path below "assets.extra" to the file that is copied there.
+      as_text: Whether to write saved_model.pbtxt.
     """
 
     def _is_wanted(
@@ -116,7 +121,11 @@ class LatestExporter(_SavedModelExporter):
     """Exports after every evaluation.
 
     Args:
-      name: As in `FinalExporter`, as are all arguments not listed here.
+      name: The folder below the export folder, and the name in logs.
+      serving_input_receiver_fn: Returns a `tfdist.estimator.export.ServingInputReceiver` or a
+        similar object, with the tensors that feed the model.
+      assets_extra: A dict of path below "assets.extra" to the file that is copied there.
+      as_text: Whether to write saved_model.pbtxt.
       exports_to_keep: Older exports are deleted; None keeps all.
 
     Raises:
@@ -157,11 +166,15 @@ class BestExporter(_SavedModelExporter):
     the best one up to the last export, which is read from the event files of the evaluations.
 
     Args:
-      name: As in `FinalExporter`, as are all arguments not listed here.
+      name: The folder below the export folder, and the name in logs.
+      serving_input_receiver_fn: Returns a `tfdist.estimator.export.ServingInputReceiver` or a
+        similar object, with the tensors that feed the model.
       event_file_pattern: Event files below model_dir, from which the best earlier result is read
         at the first call for a model_dir; None reads no files.
       compare_fn: A function of `best_eval_result` and `current_eval_result`, both dicts of name to
         number. Returns whether the current one is better; by default, whether its loss is smaller.
+      assets_extra: A dict of path below "assets.extra" to the file that is copied there.
+      as_text: Whether to write saved_model.pbtxt.
       exports_to_keep: Older exports are deleted; None keeps all.
 
     Raises:

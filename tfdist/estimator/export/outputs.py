@@ -147,13 +147,27 @@ class _SupervisedOutput(ExportOutput):
 
 
 class TrainOutput(_SupervisedOutput):
-    """The signature 'train' of a model exported in TRAIN."""
+    """The signature 'train' of a model exported in TRAIN.
+
+    Args:
+      loss: A tensor or a dict of tensors; keys are prefixed with "loss/".
+      predictions: A tensor or a dict of tensors; keys are prefixed with "predictions/".
+      metrics: A dict of (value, update_op) tuples or Keras metric objects, or one such value. Each
+        metric becomes "metrics/<name>/value" and "metrics/<name>/update_op".
+    """
 
     _method_name = TRAIN_METHOD_NAME
 
 
 class EvalOutput(_SupervisedOutput):
-    """The signature 'eval' of a model exported in EVAL."""
+    """The signature 'eval' of a model exported in EVAL.
+
+    Args:
+      loss: A tensor or a dict of tensors; keys are prefixed with "loss/".
+      predictions: A tensor or a dict of tensors; keys are prefixed with "predictions/".
+      metrics: A dict of (value, update_op) tuples or Keras metric objects, or one such value. Each
+        metric becomes "metrics/<name>/value" and "metrics/<name>/update_op".
+    """
 
     _method_name = EVAL_METHOD_NAME
 

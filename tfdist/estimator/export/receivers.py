@@ -91,7 +91,14 @@ class TensorServingInputReceiver(_ServingFields):
 class UnsupervisedInputReceiver(ServingInputReceiver):
     """A receiver without labels, for exports in TRAIN or EVAL.
 
-    The arguments are as in `ServingInputReceiver`, without alternatives.
+    It has no alternatives.
+
+    Args:
+      features: The features for model_fn: a dict of tensors by name or integer. A single tensor
+        becomes {"feature": tensor}. To pass a single tensor unchanged, use
+        `TensorServingInputReceiver`.
+      receiver_tensors: The tensors that a caller feeds by default: a dict by name, often with one
+        placeholder for serialized tf.Example protos. A single tensor becomes {"input": tensor}.
     """
 
     __slots__ = ()

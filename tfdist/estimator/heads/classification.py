@@ -111,10 +111,13 @@ class MultiClassHead(SingleHead):
 
     Args:
       n_classes: Number of classes, greater than 2: an int, or an int tensor of the model's graph.
-      weight_column: As in `BinaryClassHead`, as are all arguments not listed here.
+      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1]. Losses are multiplied by the weights.
       label_vocabulary: List or tuple of the strings of the n_classes labels. If None, labels are
         integer ids in [0, n_classes).
+      loss_reduction: One of `tf.losses.Reduction`.
       loss_fn: As in `BinaryClassHead`; its labels are integer ids.
+      name: Suffix of metrics and summaries.
 
     Raises:
       ValueError: If an argument is invalid.

@@ -29,11 +29,15 @@ class MultiLabelHead(SingleHead):
 
     Args:
       n_classes: Number of classes, greater than 1.
-      weight_column: As in `BinaryClassHead`, as are all arguments not listed here.
+      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1]. Losses are multiplied by the weights.
+      thresholds: Numbers in (0, 1). Accuracy, precision and recall are measured at each of them.
       label_vocabulary: List or tuple of the strings of the n_classes labels.
+      loss_reduction: One of `tf.losses.Reduction`.
       loss_fn: As in `BinaryClassHead`; its labels are 0 and 1.
       classes_for_class_based_metrics: Ids, or words of the vocabulary, of classes that are also
         measured separately.
+      name: Suffix of metrics and summaries.
 
     Raises:
       ValueError: If an argument is invalid.

@@ -88,8 +88,13 @@ class PoissonRegressionHead(RegressionHead):
     The logits are the logarithms of the predicted means.
 
     Args:
-      label_dimension: As in `RegressionHead`, as are all arguments not listed here.
+      label_dimension: Number of values per example.
+      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN],
+        [D0, D1, ... DN, 1] or [D0, D1, ... DN, label_dimension]. Losses are multiplied by the
+        weights.
+      loss_reduction: One of `tf.losses.Reduction`. A mean is taken over all values.
       compute_full_loss: Whether the loss includes the constant term log(label!).
+      name: Suffix of metrics and summaries.
     """
 
     def __init__(
@@ -112,7 +117,13 @@ class LogisticRegressionHead(RegressionHead):
     """Head for logistic regression: sigmoid cross entropy of labels in [0, 1].
 
     Unlike `BinaryClassHead`, it predicts and exports no classes, only the logistic value, and it
-    measures no accuracy. The arguments are as in `RegressionHead`.
+    measures no accuracy.
+
+    Args:
+      weight_column: Name of a feature, or a numeric column, with weights [D0, D1, ... DN] or
+        [D0, D1, ... DN, 1]. Losses are multiplied by the weights.
+      loss_reduction: One of `tf.losses.Reduction`.
+      name: Suffix of metrics and summaries.
     """
 
     def __init__(

@@ -63,6 +63,9 @@ def model_to_estimator(
     """Returns an Estimator as `tfdist.estimator.model_to_estimator` does.
 
     By default it saves variables by name (`checkpoint_format` "saver").
+
+    Arguments as in `tfdist.estimator.model_to_estimator`: `keras_model`, `keras_model_path`,
+    `custom_objects`, `model_dir`, `config`, `metric_names_map`, `export_outputs`.
     """
     return conversion.convert(Estimator, **locals())
 

@@ -24,7 +24,11 @@ from tfdist.estimator.v1.model import CannedV1Estimator
 
 
 class BaselineEstimator(CannedV1Estimator):
-    """As `tfdist.estimator.BaselineEstimator`."""
+    """As `tfdist.estimator.BaselineEstimator`.
+
+    Arguments as in `tfdist.estimator.BaselineEstimator`: `head`, `model_dir`, `optimizer`,
+    `config`.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,11 @@ class BaselineEstimator(CannedV1Estimator):
 
 
 class BaselineClassifier(CannedV1Estimator):
-    """As `tfdist.estimator.BaselineClassifier`."""
+    """As `tfdist.estimator.BaselineClassifier`.
+
+    Arguments as in `tfdist.estimator.BaselineClassifier`: `model_dir`, `n_classes`,
+    `weight_column`, `label_vocabulary`, `optimizer`, `config`, `loss_reduction`.
+    """
 
     def __init__(
         self,
@@ -54,7 +62,11 @@ class BaselineClassifier(CannedV1Estimator):
 
 
 class BaselineRegressor(CannedV1Estimator):
-    """As `tfdist.estimator.BaselineRegressor`."""
+    """As `tfdist.estimator.BaselineRegressor`.
+
+    Arguments as in `tfdist.estimator.BaselineRegressor`: `model_dir`, `label_dimension`,
+    `weight_column`, `optimizer`, `config`, `loss_reduction`.
+    """
 
     def __init__(
         self,
@@ -74,6 +86,9 @@ class DNNEstimator(CannedV1Estimator):
 
     Args:
       input_layer_partitioner: Partitioner of embeddings. None leaves them whole.
+
+    Arguments as in `tfdist.estimator.DNNEstimator`: `head`, `hidden_units`, `feature_columns`,
+    `model_dir`, `activation_fn`, `dropout`, `config`, `warm_start_from`, `batch_norm`.
     """
 
     def __init__(
@@ -97,7 +112,13 @@ class DNNEstimator(CannedV1Estimator):
 
 
 class DNNClassifier(CannedV1Estimator):
-    """As `tfdist.estimator.DNNClassifier`, with the partitioner of `DNNEstimator`."""
+    """As `tfdist.estimator.DNNClassifier`, with the partitioner of `DNNEstimator`.
+
+    Arguments as in `tfdist.estimator.DNNClassifier`: `hidden_units`, `feature_columns`,
+    `model_dir`, `n_classes`, `weight_column`, `label_vocabulary`, `optimizer`, `activation_fn`,
+    `dropout`, `input_layer_partitioner`, `config`, `warm_start_from`, `loss_reduction`,
+    `batch_norm`.
+    """
 
     def __init__(
         self,
@@ -124,7 +145,12 @@ class DNNClassifier(CannedV1Estimator):
 
 
 class DNNRegressor(CannedV1Estimator):
-    """As `tfdist.estimator.DNNRegressor`, with the partitioner of `DNNEstimator`."""
+    """As `tfdist.estimator.DNNRegressor`, with the partitioner of `DNNEstimator`.
+
+    Arguments as in `tfdist.estimator.DNNRegressor`: `hidden_units`, `feature_columns`, `model_dir`,
+    `label_dimension`, `weight_column`, `optimizer`, `activation_fn`, `dropout`,
+    `input_layer_partitioner`, `config`, `warm_start_from`, `loss_reduction`, `batch_norm`.
+    """
 
     def __init__(
         self,
@@ -154,6 +180,9 @@ class LinearEstimator(CannedV1Estimator):
 
     Args:
       partitioner: Partitioner of the weights. None leaves them whole.
+
+    Arguments as in `tfdist.estimator.LinearEstimator`: `head`, `feature_columns`, `model_dir`,
+    `optimizer`, `config`, `sparse_combiner`, `warm_start_from`.
     """
 
     def __init__(
@@ -172,7 +201,12 @@ class LinearEstimator(CannedV1Estimator):
 
 
 class LinearClassifier(CannedV1Estimator):
-    """As `tfdist.estimator.LinearClassifier`, with the partitioner of `LinearEstimator`."""
+    """As `tfdist.estimator.LinearClassifier`, with the partitioner of `LinearEstimator`.
+
+    Arguments as in `tfdist.estimator.LinearClassifier`: `feature_columns`, `model_dir`,
+    `n_classes`, `weight_column`, `label_vocabulary`, `optimizer`, `config`, `warm_start_from`,
+    `loss_reduction`, `sparse_combiner`.
+    """
 
     def __init__(
         self,
@@ -194,7 +228,12 @@ class LinearClassifier(CannedV1Estimator):
 
 
 class LinearRegressor(CannedV1Estimator):
-    """As `tfdist.estimator.LinearRegressor`, with the partitioner of `LinearEstimator`."""
+    """As `tfdist.estimator.LinearRegressor`, with the partitioner of `LinearEstimator`.
+
+    Arguments as in `tfdist.estimator.LinearRegressor`: `feature_columns`, `model_dir`,
+    `label_dimension`, `weight_column`, `optimizer`, `config`, `warm_start_from`, `loss_reduction`,
+    `sparse_combiner`.
+    """
 
     def __init__(
         self,
@@ -219,6 +258,11 @@ class DNNLinearCombinedEstimator(CannedV1Estimator):
 
     Args:
       input_layer_partitioner: Partitioner of embeddings and linear weights. None leaves them whole.
+
+    Arguments as in `tfdist.estimator.DNNLinearCombinedEstimator`: `head`, `model_dir`,
+    `linear_feature_columns`, `linear_optimizer`, `dnn_feature_columns`, `dnn_optimizer`,
+    `dnn_hidden_units`, `dnn_activation_fn`, `dnn_dropout`, `config`, `batch_norm`,
+    `linear_sparse_combiner`.
     """
 
     def __init__(
@@ -247,6 +291,12 @@ class DNNLinearCombinedClassifier(CannedV1Estimator):
     """As `tfdist.estimator.DNNLinearCombinedClassifier`.
 
     `input_layer_partitioner` is that of `DNNLinearCombinedEstimator`.
+
+    Arguments as in `tfdist.estimator.DNNLinearCombinedClassifier`: `model_dir`,
+    `linear_feature_columns`, `linear_optimizer`, `dnn_feature_columns`, `dnn_optimizer`,
+    `dnn_hidden_units`, `dnn_activation_fn`, `dnn_dropout`, `n_classes`, `weight_column`,
+    `label_vocabulary`, `config`, `warm_start_from`, `loss_reduction`, `batch_norm`,
+    `linear_sparse_combiner`.
     """
 
     def __init__(
@@ -280,6 +330,11 @@ class DNNLinearCombinedRegressor(CannedV1Estimator):
     """As `tfdist.estimator.DNNLinearCombinedRegressor`.
 
     `input_layer_partitioner` is that of `DNNLinearCombinedEstimator`.
+
+    Arguments as in `tfdist.estimator.DNNLinearCombinedRegressor`: `model_dir`,
+    `linear_feature_columns`, `linear_optimizer`, `dnn_feature_columns`, `dnn_optimizer`,
+    `dnn_hidden_units`, `dnn_activation_fn`, `dnn_dropout`, `label_dimension`, `weight_column`,
+    `config`, `warm_start_from`, `loss_reduction`, `batch_norm`, `linear_sparse_combiner`.
     """
 
     def __init__(

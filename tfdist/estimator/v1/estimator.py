@@ -16,6 +16,20 @@ class Estimator(v2.Estimator, metaclass=ABCMeta):
     """The v1 Estimator, which also has `export_savedmodel`.
 
     Every Estimator is an instance of it, since in tf.estimator it is the base class of all.
+
+    Args:
+      model_fn: A function of `features` and any of `labels`, `mode`, `params`, `config` that builds
+        one model in the current graph and returns an `EstimatorSpec`. It runs on the device.
+      model_dir: Folder of checkpoints and event files. None takes the config's folder; without one,
+        a temporary folder.
+      config: A `RunConfig`; None is `RunConfig()`.
+      params: Passed to model_fn and input_fn, copied.
+      warm_start_from: A path or `WarmStartSettings`, for training and evaluation while model_dir
+        has no checkpoint.
+      train_batch_size: Examples that all replicas of all workers read in one step of training.
+        params["batch_size"] in input_fn and model_fn is the number that each replica reads.
+      eval_batch_size: The same for evaluating.
+      predict_batch_size: The same for predicting.
     """
 
     @classmethod

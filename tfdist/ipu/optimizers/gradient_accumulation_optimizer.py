@@ -75,13 +75,27 @@ class GradientAccumulationOptimizerV2(training.GradientAccumulationOptimizer):
 
 
 class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV2):
-    """The same: a `GradientAccumulationOptimizerV2` reduces over the replicas here."""
+    """The same: a `GradientAccumulationOptimizerV2` reduces over the replicas here.
+
+    Args:
+      opt: The optimizer.
+      num_mini_batches: Mini-batches of an update, each a session call.
+      offload_weight_update_variables: Has no effect, which is logged.
+      replicated_optimizer_state_sharding: Has no effect, which is logged.
+      dtype: Has no effect, which is logged: sums are float32 (float64 for float64).
+      reduction_method: A `GradientAccumulationReductionMethod`, or its name.
+      name: Has no effect.
+    """
 
 
 class GradientAccumulationOptimizer(GradientAccumulationOptimizerV2):
     """`GradientAccumulationOptimizerV2` with the older one's arguments, for any optimizer.
 
     `verify_usage` and `name` have no effect.
+
+    Args:
+      opt: The optimizer.
+      num_mini_batches: Mini-batches of an update, each a session call.
     """
 
     def __init__(

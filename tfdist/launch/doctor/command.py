@@ -14,14 +14,20 @@ from rich.console import Console
 
 from tfdist.launch.doctor import engines, host, network, packages, report
 from tfdist.launch.doctor.children import Children, Stopped
+from tfdist.launch.doctor.hosts import check_hosts
 from tfdist.launch.doctor.report import Finding
 from tfdist.launch.doctor.self_test import ENGINES, try_workers
+from tfdist.launch.errors import UsageError
 from tfdist.launch.horovod.build import installed_version
+from tfdist.launch.options import run_rules as rules
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag, option
-from tfdist.launch.options.values import any_text, one_of
+from tfdist.launch.options.hosts import is_this_machine
+from tfdist.launch.options.values import NETWORK, any_text, one_of, whole_number
 
 _CHECKED = Group("what is checked")
+_MACHINES = Group("the machines of a run, in place of this one alone")
+_FIRST_PORT = 3737
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,33 @@ class DoctorOptions:
     )
     log_dir: str | None = option(any_text("FOLDER"), "also check that logs can be written here")
     json: bool = flag("print one JSON object", shown_default="")
+    hosts: tuple[str, ...] | None = option(
+        any_text("LIST"),
+        "check ssh, versions, folders, ports, clocks and messages between these, as for tfdist run",
+        *("-H", "--host"),
+        is_list=True,
+        group=_MACHINES,
+    )
+    host_subnet: str | None = option(NETWORK, "the network between them", shown_default="any")
+    port: int = option(
+        whole_number(1, 65535, "PORT"), "first port of their workers", default=_FIRST_PORT
+    )
+
+    def __post_init__(self) -> None:
+        own = {"no_self_test": "--no-self-test", "model_dir": "--model-dir", "log_dir": "--log-dir"}
+        given = [name for field, name in own.items() if getattr(self, field)]
+        if self.hosts is not None and given:
+            raise UsageError(
+                f"{given[0]} is for the checks of this machine alone, and --host "
+                f"{','.join(self.hosts)} checks several. Leave one of them out."
+            )
+        if self.engine == "horovod" and self.port != _FIRST_PORT:
+            raise UsageError("--port is for --engine grpc: MPI takes free ports. Leave it out.")
+        between = {"--host-subnet": self.host_subnet, "--port": self.port != _FIRST_PORT}
+        if self.hosts is None and (
+            without := [name for name, is_given in between.items() if is_given]
+        ):
+            raise UsageError(f"{without[0]} needs --host, for example --host a,b. Add it.")
 
 
 DOCTOR = CommandLine(
@@ -46,8 +79,9 @@ DOCTOR = CommandLine(
     options=DoctorOptions,
     description=(
         "Checks versions, devices, Horovod, Open MPI, the network, environment variables\n"
-        "and folders, then trains one step with two workers over each engine. Exit code 0\n"
-        "if nothing that is needed is broken, else 1."
+        "and folders, then trains one step with two workers over each engine. With --host it\n"
+        "checks what a run over these machines needs. Exit code 0 if nothing that is needed\n"
+        "is broken, else 1."
     ),
     takes_command=False,
 )
@@ -123,11 +157,12 @@ CHECKS = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the checks and prints the report.
+    """Runs the checks and prints the report; `words` are those after `tfdist doctor`.
 
     Returns 0, 1 if something that is needed is broken, 130 after Ctrl-C, 143 after SIGTERM.
     """
     options = DoctorOptions(**DOCTOR.parse(words))
+    checked = _checked_hosts if options.hosts else _checked_here
     start_s = time.monotonic()
     console, children = Console(highlight=False), Children()
     groups: dict[str, list[Finding]] = {}
@@ -135,15 +170,11 @@ def main(words: Sequence[str]) -> int:
     live = console.status("looking ...") if is_live else nullcontext()
     try:
         with children.stopped_by_signals(), live:
-            facts = Facts(options, children)
-            for check in CHECKS:
-                is_skipped = check.starts_workers and options.no_self_test
-                if is_skipped or check.engine not in (None, *facts.engines):
-                    continue
-                findings = groups[check.name] = list(check.findings(facts))
+            for name, findings in checked(options, children):
+                groups[name] = findings
                 children.raise_if_stopped()
                 if not options.json:
-                    report.print_group(check.name, findings, console)
+                    report.print_group(name, findings, console)
     except Stopped as stopped:
         return 128 + int(stopped.args[0])
     seconds = time.monotonic() - start_s
@@ -152,3 +183,28 @@ def main(words: Sequence[str]) -> int:
     else:
         report.print_verdict(groups, seconds, console)
     return 1 if report.num_broken(groups) else 0
+
+
+def _checked_here(
+    options: DoctorOptions, children: Children
+) -> Iterator[tuple[str, list[Finding]]]:
+    """Yields the heading and the findings of each check of this machine."""
+    facts = Facts(options, children)
+    for check in CHECKS:
+        is_skipped = check.starts_workers and options.no_self_test
+        if not is_skipped and check.engine in (None, *facts.engines):
+            yield check.name, list(check.findings(facts))
+
+
+def _checked_hosts(
+    options: DoctorOptions, children: Children
+) -> Iterator[tuple[str, list[Finding]]]:
+    """Yields each host of a run and the findings about it."""
+    hosts = rules.hosts(options.hosts, None)
+    if is_this_machine(hosts):
+        raise UsageError(
+            f"--host {hosts[0].name} is this machine alone, which is checked without it. Name the "
+            "machines of a run: --host a,b."
+        )
+    port = 0 if options.engine == "horovod" else options.port
+    yield from check_hosts(hosts, port=port, subnet=options.host_subnet, children=children)

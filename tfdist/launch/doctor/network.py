@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from tfdist.cluster.instance_variables import read_instance, read_restart_count,
 from tfdist.cluster.ranks import check_launcher
 from tfdist.launch.doctor.children import answer_within
 from tfdist.launch.doctor.report import Finding, absent, broken, good
-from tfdist.launch.machine.ports import ReservedPorts
+from tfdist.launch.machine.ports import ADD_LOOPBACK, ReservedPorts
 
 _LIMIT_S = 3.0
 # gRPC takes the first of these that is set.
@@ -58,7 +59,8 @@ def judge_ports(problem: str) -> Finding:
     """Returns whether workers on this machine can listen."""
     if problem:
         text = f"no port of 127.0.0.1 can be used: {problem}"
-        return broken(text, "Run as root: ip link set lo up")
+        is_missing = os.strerror(errno.EADDRNOTAVAIL) in problem
+        return broken(text, ADD_LOOPBACK if is_missing else "Run as root: ip link set lo up")
     return good("ports of 127.0.0.1 can be used")
 
 

@@ -76,7 +76,7 @@ HOROVOD = CommandLine(
 
 
 def main(words: Sequence[str]) -> int:
-    """Installs Horovod; returns the exit code."""
+    """Installs Horovod by `words`, those after `tfdist horovod`; returns the exit code."""
     if words[:1] not in (["install"], ["--help"], ["-h"]):
         found = f"got {shown(words[0])}" if words else "got nothing"
         raise UsageError(f"{found}, allowed is install. Write: tfdist horovod install")

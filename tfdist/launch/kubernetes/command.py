@@ -20,6 +20,7 @@ _REQUEST_TIMEOUT_S = 60
 def main(words: Sequence[str]) -> int:
     """Writes the manifests, and submits them if requested; returns 0 or kubectl's exit code.
 
+    `words` are those after `tfdist kubernetes`.
     If the options are invalid, or need what is not installed, it raises a UsageError.
     """
     given = KUBERNETES.parse(words)

@@ -13,6 +13,8 @@ import psutil
 
 from tfdist.launch.errors import UsageError
 
+# What to do on a machine whose loopback has IPv6 alone.
+ADD_LOOPBACK = "Run as root: ip address add 127.0.0.1/8 dev lo"
 _FIRST_PORT = 10_000  # well-known services use ports below
 _LAST_PORT = 65_535
 _ENOUGH_PORTS = 1_000

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdist.cluster.slurm import expand_node_list
@@ -22,6 +23,9 @@ from tfdist.cluster.tasks import (
 )
 from tfdist.launch.errors import UsageError
 
+SSH = ["ssh", "-o", "BatchMode=yes"]
+# mpirun's parameters that name another program than ssh. The hosts' names are for that program.
+SHELL_SETTINGS = ("plm_rsh_agent", "orte_rsh_agent")
 _MOST_CHARACTERS = 1_000_000
 _EXAMPLE = 'Name a file with one host a line, for example "gpu1 slots=2".'
 
@@ -35,6 +39,14 @@ class Host:
 
 
 THIS_MACHINE = Host(name="localhost")
+
+
+def remote_shell(mpi_args: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Returns the command that mpirun would use in place of ssh, if one is set, else ssh's."""
+    given = [value for name, value in itertools.pairwise(mpi_args) if name in SHELL_SETTINGS]
+    variables = [f"OMPI_MCA_{name}" for name in SHELL_SETTINGS]
+    given += [environ[name] for name in variables if name in environ]
+    return shlex.split(given[0]) if given else SSH
 
 
 def parse_host_list(text: str) -> tuple[Host, ...]:

@@ -127,7 +127,9 @@ def _notices(
     for option in options_of(RunOptions).values():
         reason = option.ignored
         if option.group.title == "mpirun" and not options.uses_mpirun:
-            reason = "on this machine --engine grpc uses no mpirun"
+            reason = "--engine grpc uses no mpirun"
+            if not options.is_on_this_machine and option.field == "mpi_global_args":
+                reason = ""  # it names the remote shell
         if reason and option.field in given:
             yield f"{option.long_name} is ignored: {reason}"
     if is_tf_config_set(environ):

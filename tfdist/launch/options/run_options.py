@@ -10,7 +10,7 @@ from typing import Any
 from tfdist.cluster.environment import USUAL_PROFILE_STEPS
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import BOOLEAN, Group, flag, option
-from tfdist.launch.options.hosts import THIS_MACHINE, Host, is_this_machine
+from tfdist.launch.options.hosts import SHELL_SETTINGS, THIS_MACHINE, Host, is_this_machine
 from tfdist.launch.options.shared_options import (
     FAILURES,
     NUM_INSTANCES,
@@ -258,8 +258,17 @@ class RunOptions(PoprunOptions, WorkerOptions, SizeOptions):
 
     @property
     def uses_mpirun(self) -> bool:
-        """True if mpirun starts the workers: with Horovod, and on other machines."""
-        return self.engine == "horovod" or not self.is_on_this_machine
+        """True if mpirun starts the workers: with Horovod, and where its own options are given."""
+        is_elsewhere = not self.is_on_this_machine
+        return self.engine == "horovod" or (is_elsewhere and self._has_options_of_mpirun)
+
+    @property
+    def _has_options_of_mpirun(self) -> bool:
+        """True if there are options of mpirun beside the one that names a remote shell."""
+        words = list(self.mpi_global_args)
+        while len(words) >= 3 and words[1] in SHELL_SETTINGS:
+            del words[:3]  # --mca NAME VALUE
+        return bool(words or self.mpi_local_args or self.instance_mpi_local_args)
 
     @property
     def keeps_agents(self) -> bool:

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -447,19 +447,36 @@ async def _run(index: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def main(index: str = "", environment: str = "") -> None:
-    """Runs the agent of the worker with this index, by default this process's MPI rank.
+def main(indices: str = "", environment: str = "") -> None:
+    """Runs the agents of the workers with these indices, by default of this process's MPI rank.
 
     With `READS_ENVIRONMENT` as the second word it takes further variables from standard input.
     Exits with code 1 if the launcher cannot be reached.
     """
     if environment == READS_ENVIRONMENT:
         os.environ.update(json.loads(sys.stdin.readline()))
+    numbers = (indices or os.environ["OMPI_COMM_WORLD_RANK"]).split(",")
+    if len(numbers) > 1:
+        numbers = [_fork_for_each(numbers)]
     endings.install()
     adopt_orphans()
-    number = int(index or os.environ["OMPI_COMM_WORLD_RANK"])
     try:
-        asyncio.run(_run(number))
+        asyncio.run(_run(int(numbers[0])))
     except ConnectionError as error:
-        print(f"agent of worker {number}, {socket.gethostname()}: {error}", file=sys.stderr)
+        print(f"agent of worker {numbers[0]}, {socket.gethostname()}: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _fork_for_each(numbers: Sequence[str]) -> str:
+    """Returns a number in a process of its own for each; this one waits for them, and exits.
+
+    An agent has no other agents below it, because it ends all processes that are.
+    """
+    pids = []
+    for number in numbers:
+        pid = os.fork()
+        if pid == 0:
+            return number
+        pids.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    sys.exit(next((code for code in codes if code), 0))

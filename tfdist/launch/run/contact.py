@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+
+import psutil
 
 from tfdist.launch.workers.worker_state import WorkerState
 
@@ -18,6 +20,8 @@ from tfdist.launch.workers.worker_state import WorkerState
 PATIENCE_S = 30.0
 # A program that has ended earlier may have met others between two looks.
 _LEAST_S = 5.0
+# On a busy machine the imports alone take longer. So this part of the time must be the processor's.
+_LEAST_BUSY = 0.5
 # A program of Python imports TensorFlow first, which takes about so long once its library is there.
 _BEFORE_LIBRARY_S, _AFTER_LIBRARY_S = 10.0, 5.0
 _TENSORFLOW, _HOROVOD = "libtensorflow", "/horovod/tensorflow/mpi_lib"
@@ -39,11 +43,18 @@ class Contact:
         self._is_rank = is_rank
         self._has_met = False
         self._alone_since_s: float | None = None
+        self._busy_before_s = self._busy_s = 0.0
         self.has_horovod = False
 
     def alone_s(self, now_s: float) -> float:
-        """Returns for how long the worker has had TensorFlow, and no contact with others."""
-        return 0.0 if self._alone_since_s is None else now_s - self._alone_since_s
+        """Returns for how long the worker has had TensorFlow, and no contact with others.
+
+        A worker that computes little has not been alone for long.
+        """
+        if self._alone_since_s is None:
+            return 0.0
+        busy_s = self._busy_s - self._busy_before_s
+        return min(now_s - self._alone_since_s, max(_LEAST_S, busy_s / _LEAST_BUSY))
 
     def is_importing(self, started_s: float, now_s: float) -> bool:
         """Returns whether a new process of Python probably still imports TensorFlow."""
@@ -51,21 +62,29 @@ class Contact:
             return not self._has_met and now_s - started_s < _BEFORE_LIBRARY_S
         return now_s - self._alone_since_s < _AFTER_LIBRARY_S
 
-    def look(self, pids: Iterable[int], now_s: float) -> None:
+    def look(self, pids: Collection[int], now_s: float) -> None:
         """Looks at the libraries of the worker's processes; it takes milliseconds."""
         if self._has_met:
             return
+        self._busy_s = sum(_processor_time_s(pid) for pid in pids)
         libraries = "\n".join(_libraries(pid) for pid in pids)
         self.has_horovod = _HOROVOD in libraries
         if _OTHER_FRAMEWORK in libraries or (self._is_rank and self.has_horovod):
             self._has_met, self._alone_since_s = True, None
         elif self._alone_since_s is None and _TENSORFLOW in libraries:
-            self._alone_since_s = now_s
+            self._alone_since_s, self._busy_before_s = now_s, self._busy_s
 
     def listen(self) -> None:
         """Looks whether the worker listens on its port, once it has TensorFlow."""
         if self._alone_since_s is not None and self._port in listening_ports():
             self._has_met, self._alone_since_s = True, None
+
+
+def _processor_time_s(pid: int) -> float:
+    with contextlib.suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
+    return 0.0
 
 
 def _libraries(pid: int) -> str:

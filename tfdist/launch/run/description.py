@@ -40,14 +40,15 @@ def description(
             sizes = f"{most} to {least}" if most > least else f"{least}"
             yield f"smaller sizes: {sizes} instances, where a host or a worker is left out"
     if verbosity > 0:
-        if options.uses_mpirun:
+        if options.uses_mpirun or not options.is_on_this_machine:
             yield "# the agents that start the workers are started by"
-            for starter in starters_of(plan, options, os.environ):
+            is_complete = _is_complete(plan, verbosity)
+            starters = starters_of(plan, options, os.environ)
+            most = 1 if starters[0].is_mpirun else len(starters) if is_complete else 2
+            for starter in starters[:most]:
                 command = command_text(starter.command)
-                cut = command if _is_complete(plan, verbosity) else _cut(command)
+                cut = command if is_complete else _cut(command)
                 yield cut if cut == command else f"# {cut}"  # In a shell nothing of it is run.
-                if starter.is_mpirun:
-                    break
         yield from command_lines(plan, is_complete=_is_complete(plan, verbosity))
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment, mpirun_options
 from tfdist.launch.machine.processes import python_command
-from tfdist.launch.options.hosts import THIS_MACHINE
+from tfdist.launch.machine.remote_hosts import SLURM_JOB, own_names
+from tfdist.launch.options.hosts import remote_shell
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.workers.channel import ADDRESSES_VARIABLE, READS_ENVIRONMENT, TOKEN_VARIABLE
 from tfdist.launch.workers.plan import Plan, WorkerPlan
@@ -49,18 +48,19 @@ class Starter:
 def starters_of(plan: Plan, options: RunOptions, environ: Mapping[str, str]) -> list[Starter]:
     """Returns the commands that start the agents of all workers.
 
-    With Horovod, and with either engine on other machines, mpirun starts the agents of the
-    instances, unless they stay over restarts. Over gRPC ssh does where there is no mpirun. The
-    agent of an evaluator is always started directly on this machine.
+    On other machines ssh starts the agents, one call for each machine; with Horovod, or if
+    mpirun's own options are given, mpirun does, unless the agents stay over restarts. The agent of
+    an evaluator is always started directly on this machine.
     """
-    if uses_ssh(options):
+    if uses_ssh(options, environ):
         shell = remote_shell(options.mpi_global_args, environ)
-        own = {THIS_MACHINE.name, socket.gethostname()}
+        own = own_names()
+        elsewhere = dict.fromkeys(one.host for one in plan.workers if one.host not in own)
         return [
-            _direct(worker) if worker.host in own else _ssh(shell, worker, environ)
-            for worker in plan.workers
+            *(_direct(worker) for worker in plan.workers if worker.host in own),
+            *(_ssh(shell, host, plan, environ) for host in elsewhere),
         ]
-    if not options.uses_mpirun or options.keeps_agents:
+    if options.keeps_agents or (options.is_on_this_machine and options.engine == "grpc"):
         return [_direct(worker) for worker in plan.workers]
     others = [_direct(worker) for worker in plan.workers if not worker.replicas]
     return [_mpirun(AGENT, plan, options, environ), *others]
@@ -76,27 +76,24 @@ def relay_starter(plan: Plan, options: RunOptions, environ: Mapping[str, str]) -
     return _mpirun(RELAY, plan, options, environ)
 
 
-def uses_ssh(options: RunOptions) -> bool:
-    """Returns whether ssh starts the agents of other machines, because there is no mpirun."""
-    is_elsewhere = options.engine == "grpc" and not options.is_on_this_machine
-    return is_elsewhere and find_mpirun() is None
+def uses_ssh(options: RunOptions, environ: Mapping[str, str]) -> bool:
+    """Returns whether ssh starts the agents of other machines.
+
+    In a job of Slurm mpirun does, if there is one: Slurm starts its daemons without ssh.
+    """
+    if options.is_on_this_machine or options.uses_mpirun:
+        return False
+    return SLURM_JOB not in environ or find_mpirun() is None
 
 
-def remote_shell(mpi_args: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Returns the command that mpirun would use in place of ssh, if one is set, else ssh's."""
-    names = ("plm_rsh_agent", "orte_rsh_agent")
-    given = [value for name, value in itertools.pairwise(mpi_args) if name in names]
-    given += [environ[f"OMPI_MCA_{name}"] for name in names if f"OMPI_MCA_{name}" in environ]
-    return shlex.split(given[0]) if given else ["ssh", "-o", "BatchMode=yes"]
-
-
-def _ssh(shell: Sequence[str], worker: WorkerPlan, environ: Mapping[str, str]) -> Starter:
+def _ssh(shell: Sequence[str], host: str, plan: Plan, environ: Mapping[str, str]) -> Starter:
+    workers = tuple(worker.index for worker in plan.workers if worker.host == host)
     # The shell on the other machine reads the words once more.
-    agent = shlex.join(python_command(AGENT, str(worker.index), READS_ENVIRONMENT))
+    agents = shlex.join(python_command(AGENT, ",".join(map(str, workers)), READS_ENVIRONMENT))
     return Starter(
-        name=f"{Path(shell[0]).name} to {worker.host}",
-        workers=(worker.index,),
-        command=(*shell, worker.host, agent),
+        name=f"{Path(shell[0]).name} to {host}",
+        workers=workers,
+        command=(*shell, host, agents),
         sent=tuple(name for name in _EXPORTED if _is_set(name, environ)),
     )
 

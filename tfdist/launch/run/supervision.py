@@ -55,7 +55,7 @@ import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,8 +77,13 @@ from tfdist.launch.failures.restart_rule import (
 )
 from tfdist.launch.machine.ports import ReservedPorts, own_addresses
 from tfdist.launch.machine.processes import stop_signals
-from tfdist.launch.machine.remote_hosts import call_on_hosts, lost_hosts
-from tfdist.launch.options.hosts import place_instances
+from tfdist.launch.machine.remote_hosts import (
+    SLURM_JOB,
+    call_on_hosts,
+    lost_hosts,
+    refusals_of_hosts,
+)
+from tfdist.launch.options.hosts import place_instances, remote_shell
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.run.contact import strangers_text
 from tfdist.launch.run.description import description
@@ -86,7 +91,7 @@ from tfdist.launch.run.ending import Result, failure_of, restart_limits, restart
 from tfdist.launch.run.interruptions import Interruptions
 from tfdist.launch.run.membership import instances_by_host, resized
 from tfdist.launch.run.run_logs import RunLogs, as_text
-from tfdist.launch.run.starters import relay_starter, remote_shell, starters_of
+from tfdist.launch.run.starters import Starter, relay_starter, starters_of
 from tfdist.launch.run.stop_request import StopRequest
 from tfdist.launch.run.verdict import judge, with_cause
 from tfdist.launch.run.worker_processes import WorkerProcesses
@@ -95,6 +100,7 @@ from tfdist.launch.screen.output import Screen
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.size_change import going_on_text, step_text
 from tfdist.launch.screen.terminal import Stream, Terminal, TerminalClosedError
+from tfdist.launch.workers.channel import BEAT_S
 from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 from tfdist.launch.workers.worker_state import worker_snapshots
@@ -288,6 +294,22 @@ class Supervision:
     def _say_what_a_step_is(self) -> None:
         self._say(step_text(self._options.num_instances, self._full_size.num_instances))
 
+    async def _try_hosts_of_mpirun(self, starters: Sequence[Starter]) -> None:
+        """Raises a StartError with ssh's reason, which mpirun hides, if a host refuses."""
+        is_by_ssh = not self._options.is_on_this_machine and SLURM_JOB not in os.environ
+        if not is_by_ssh or not any(one.is_mpirun for one in starters):
+            return
+        hosts = instances_by_host(self._options)
+        trying = asyncio.ensure_future(refusals_of_hosts(hosts, self._shell))
+        while not trying.done() and not self._stop.is_made:
+            await asyncio.wait([trying], timeout=BEAT_S)
+        if not trying.done():
+            trying.cancel()
+            raise StartError("they were stopped while their hosts were tried")
+        if refusals := trying.result():
+            texts = [f"{host}: {one.reason}. {one.fix}" for host, one in refusals.items()]
+            raise StartError("\n".join(texts))
+
     async def _find_lost_hosts(self) -> frozenset[str]:
         if self._options.is_on_this_machine:
             return frozenset()
@@ -344,9 +366,11 @@ class Supervision:
         joining = None
         line = ProgressLine(self._terminal, mode=options.progress, started_s=self._started_s)
         try:
+            starters = starters_of(plan, options, os.environ)
+            await self._try_hosts_of_mpirun(starters)
             await processes.start(
                 plan,
-                starters_of(plan, options, os.environ),
+                starters,
                 relay_starter(plan, options, os.environ),
                 on_output,
             )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -29,6 +30,7 @@ from tfdist.cluster.tasks import listed, printable
 from tfdist.launch.errors import StartError
 from tfdist.launch.machine.descendants import end_all, wait_for_guardians
 from tfdist.launch.machine.mpi import remove_session_folder
+from tfdist.launch.machine.ports import ADD_LOOPBACK
 from tfdist.launch.machine.processes import stop_signals
 from tfdist.launch.machine.remote_hosts import refusal_of_ssh
 from tfdist.launch.run.listener import Listener
@@ -145,6 +147,11 @@ class WorkerProcesses:
             if relays is not None:
                 await self._start_all([relays])
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise StartError(
+                    f"this machine has no address {self.listen_on}, by which launcher and workers "
+                    f"meet. {ADD_LOOPBACK}"
+                ) from None
             raise StartError(str(error)) from None
         await self._wait_for_agents(has_relays=relays is not None)
         now_s = self.clock.now_s()
@@ -318,13 +325,12 @@ class WorkerProcesses:
             if self._is_given_up:
                 raise StartError(f"they were stopped before {_named(missing)} had started")
             for starter, process in self._started:
-                if process.returncode is not None and any(
-                    is_missing(worker) for worker in self._workers_of(starter)
-                ):
+                lost = [worker for worker in self._workers_of(starter) if is_missing(worker)]
+                if lost and process.returncode is not None:
                     raise StartError(
-                        self._refusal(missing)
+                        self._refusal(lost)
                         or f"{starter.name} ended with exit code {process.returncode} before "
-                        f"{_named(missing)} had started.\n{newline.join(self.starter_output())}"
+                        f"{_named(lost)} had started.\n{newline.join(self.starter_output())}"
                     )
             if self.clock.now_s() > give_up_s:
                 raise StartError(
@@ -339,8 +345,11 @@ class WorkerProcesses:
         """Returns why ssh did not reach the hosts of these workers, and the fix; "" if it did."""
         lines = log_tail(self._starter_log, self._starter_log_begin)
         said = refusal_of_ssh(printable(line) for line in lines)
-        hosts = listed(dict.fromkeys(worker.plan.host for worker in missing))
-        return said and f"{said} To try it, for each of {hosts}: ssh HOST true"
+        hosts = list(dict.fromkeys(worker.plan.host for worker in missing))
+        which, name = (
+            ("", hosts[0]) if len(hosts) == 1 else (f", for each of {listed(hosts)}", "HOST")
+        )
+        return f"{said.reason}. {said.fix} To try it{which}: ssh {name} true" if said else ""
 
     async def _listen(self, channel: Channel) -> None:
         hello = None

@@ -8,6 +8,7 @@ __all__ = ["main"]
 def main(words: Sequence[str]) -> int:
     """Writes the batch script and submits it, or prints it; returns the exit code.
 
+    `words` are those after `tfdist slurm`.
     If an option is invalid or a program is missing, it raises a UsageError, and submits nothing.
     """
     # Imported here, because the processes of a job need none of it.

@@ -48,9 +48,17 @@ class LAMB(AdamW):
     The other arguments are as in `AdamW`.
 
     Args:
+      learning_rate: A number, a tensor, or a schedule.
+      beta_1: Decay of the first moment.
+      beta_2: Decay of the second moment.
+      epsilon: Added to the root of the second moment.
+      bias_correction: Whether the moments are divided by 1 - beta^t.
       max_weight_norm: The largest norm of a weight that counts; None is no limit.
       exclude_from_layer_adaptation: Patterns on the names of variables with a ratio of 1. None
         takes those of `exclude_from_weight_decay`.
+      stochastic_rounding: Whether weights in float16 or bfloat16 are rounded up or down by chance,
+        which keeps small updates; False rounds to the nearest value.
+      name: Prefix of the slots' names.
 
     Raises:
       TypeError: If patterns are not a list of strings.

@@ -45,7 +45,14 @@ class LARS(RuleOptimizer):
     those of `LAMB`.
 
     Args:
+      learning_rate: A number, a tensor, or a schedule.
       classic_momentum: Whether the rate applies before the momentum.
+      exclude_from_weight_decay: Patterns (`re.search`) on the names of variables that do not decay.
+      exclude_from_layer_adaptation: Patterns on the names of variables whose ratio is 1. None takes
+        those of `exclude_from_weight_decay`.
+      stochastic_rounding: Whether weights in float16 or bfloat16 are rounded up or down by chance,
+        which keeps small updates; False rounds to the nearest value.
+      name: Prefix of the slots' names.
 
     Raises:
       TypeError: If patterns are not a list of strings.

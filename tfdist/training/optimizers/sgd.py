@@ -32,8 +32,12 @@ class SGD(RuleOptimizer):
     The other arguments are as in `AdamW`.
 
     Args:
+      learning_rate: A number, a tensor, or a schedule.
       momentum: See above; 0 is plain gradient descent.
       nesterov: See above.
+      stochastic_rounding: Whether weights in float16 or bfloat16 are rounded up or down by chance,
+        which keeps small updates; False rounds to the nearest value.
+      name: Prefix of the slots' names.
 
     Raises:
       ValueError: If a number is out of range, or nesterov is used without momentum.
