@@ -13,7 +13,6 @@ from typing import Any
 import keras_numbers
 import pytest
 from keras_numbers import LAYOUTS, Outcome, Run
-from number_programs.known import reason_of
 from number_programs.page import PAGE, page_of
 
 # The first test of a layout makes all runs of it.
@@ -94,9 +93,6 @@ def test_a_program_gives_the_numbers_of_plain_keras_or_says_so(
     outcomes: Outcomes, run: Run
 ) -> None:
     problem = keras_numbers.problem_of(run, outcomes(run), outcomes(run.reference)[0])
-    reason = reason_of(run)
-    if problem and reason:
-        pytest.xfail(reason)
     assert not problem, problem
 
 

@@ -110,8 +110,11 @@ def yields_arrays_of_python(dataset: Any) -> bool:
     if not isinstance(dataset, tf.data.Dataset):
         return False
     for function in dataset._functions():
-        graph = function.function.graph.as_graph_def()
-        nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+        if hasattr(function.function, "graph"):
+            graph = function.function.graph.as_graph_def()
+            nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+        else:  # One of `map_with_legacy_function`.
+            nodes = function.function.definition.node_def
         if any(node.op in _PYTHON_OPS for node in nodes):
             return True
     return any(yields_arrays_of_python(source) for source in dataset._inputs())

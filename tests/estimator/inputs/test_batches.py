@@ -122,6 +122,36 @@ def test_what_a_queue_gives_has_an_end() -> None:
     assert not make_input(features).is_endless
 
 
+def _aligned(values: np.ndarray) -> np.ndarray:
+    """Returns a copy at an address whose memory TensorFlow takes for a tensor."""
+    memory = np.zeros(values.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[:] = values
+    return copy
+
+
+@pytest.mark.parametrize("look_ahead", [None, 1])
+def test_a_step_leaves_the_arrays_of_a_generator_as_they_are(look_ahead: int | None) -> None:
+    x = _aligned(np.arange(64.0, dtype=np.float32).reshape(4, 16))
+    before = x.copy()
+    dataset = tf.data.Dataset.from_generator(
+        lambda: [x], output_signature=tf.TensorSpec([None, 16], tf.float32)
+    )
+    given = make_input(dataset.rebatch(2).repeat(2), look_ahead=look_ahead)
+    features = given.next_batch()[0]
+    is_read = tf.reduce_sum(1.0 - features)  # In place, if nothing else reads the features.
+    with v1.train.SingularMonitoredSession(hooks=given.hooks) as session:
+        if given.is_enough is not None:
+            session.run(given.is_enough)
+        sums = []
+        while not session.should_stop():
+            sums.append(session.run(is_read))
+    np.testing.assert_array_equal(x, before)
+    assert sums[:2] == [32 - before[:2].sum(), 32 - before[2:].sum()]
+    assert sums[2:4] == sums[:2]
+
+
 def test_tensors_are_an_input_without_an_end() -> None:
     features, labels = tf.constant(1), tf.constant(2)
     for pair in ((features, labels), [features, labels]):

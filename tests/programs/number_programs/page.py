@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from number_programs.known import reason_of
 from number_programs.table import BOTH, KERAS_3, PROGRAMS, TF_KERAS, Program
 
 PAGE = Path(__file__).parents[3] / "docs" / "keras-numbers.md"
@@ -24,7 +23,6 @@ divide by the replicas, and the last one has one row, so some replicas have none
 | exact | all numbers are those of plain Keras to 6 decimals (relative 1e-5), and bit-equal on all workers |
 | said | one line says what differs; all other numbers are exact |
 | refused | one line says what does not work, and what to write |
-| different | none of these: a known fault |
 
 Numbers are losses, metrics, results of `evaluate`, weights and predictions. `tests/programs/number_programs`
 has the programs, and `python tests/programs/keras_numbers.py` runs each in all layouts.
@@ -52,7 +50,7 @@ def page_of(runs: Sequence[Any], made: Mapping[Any, Sequence[Any]]) -> str:
             names = [
                 f"`{one.name}`"
                 for one in programs
-                if one.libraries == libraries and set(_words_of(one, runs)) <= {"exact", ""}
+                if one.libraries == libraries and set(_words_of(one)) <= {"exact", ""}
             ]
             if names:
                 parts.append(f"\nExact with {words}: {', '.join(names)}.\n")
@@ -63,21 +61,14 @@ def page_of(runs: Sequence[Any], made: Mapping[Any, Sequence[Any]]) -> str:
     return "".join(parts)
 
 
-def _words_of(one: Program, runs: Sequence[Any]) -> list[str]:
-    """Returns the word for Keras 3 and that for tf_keras."""
-    return [_word(one, runs, library) for library in BOTH]
-
-
-def _word(one: Program, runs: Sequence[Any], library: str) -> str:
-    if library not in one.libraries:
-        return ""
-    own = [run for run in runs if run.name == one.name and run.library == library]
-    return "different" if any(map(reason_of, own)) else one.expected
+def _words_of(one: Program) -> list[str]:
+    """Returns the word for Keras 3 and that for tf_keras; "" if it does not run there."""
+    return [one.expected if library in one.libraries else "" for library in BOTH]
 
 
 def _row(one: Program, runs: Sequence[Any], made: Mapping[Any, Sequence[Any]]) -> str:
     """Returns the row of a program that is not exact with both; "" for the others."""
-    words = _words_of(one, runs)
+    words = _words_of(one)
     if set(words) <= {"exact", ""}:
         return ""
     text = one.says or one.refuses or one.keras_refuses

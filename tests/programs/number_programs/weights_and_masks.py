@@ -250,6 +250,16 @@ def loss_that_returns_one_number(bench: Bench) -> Found:
 
 
 @program()
+def loss_that_returns_one_number_with_weights_of_rows(bench: Bench) -> Found:
+    """The number counts by the mean of the weights of all rows."""
+    return bench.train(
+        lambda: bench.sequential(numbers(), [bench.layers.Dense(2)]),
+        (numbers(), sizes(2), row_weights()),
+        loss=lambda y, p: tf.reduce_mean(tf.square(y - p)),
+    )
+
+
+@program()
 def loss_that_returns_a_number_for_each_row(bench: Bench) -> Found:
     return bench.train(
         lambda: bench.sequential(numbers(), [bench.layers.Dense(2)]),

@@ -50,20 +50,29 @@ def test_an_optimizer_that_was_made_outside_of_the_scope_is_refused_with_the_fix
         _fit(2, optimizer=keras.optimizers.Adam())
 
 
+def fit_with_an_optimizer_from_before_the_scope() -> str:
+    from tfdist.strategies import MultiWorkerStrategy
+
+    strategy = MultiWorkerStrategy()
+    optimizer = tf_keras.optimizers.Adam()
+    with strategy.scope():
+        model = tf_keras.Sequential([tf_keras.Input([2]), tf_keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+    with pytest.raises(KerasModelError) as caught:
+        model.fit(X, X[:, :1], verbose=0)
+    return str(caught.value)
+
+
+@pytest.mark.processes
+def test_an_optimizer_from_before_the_scope_is_refused_over_grpc(fake_cluster: Any) -> None:
+    program = fit_with_an_optimizer_from_before_the_scope
+    for error in fake_cluster.run(program, num_workers=2, timeout_s=90):
+        assert "outside of the strategy's scope. Make the model" in error
+
+
 def test_an_optimizer_of_horovod_is_refused() -> None:
     with pytest.raises(KerasModelError, match="Horovod's DistributedOptimizer"):
         _fit(2, optimizer=_Distributed(0.1))
-
-
-def test_a_generator_is_refused_with_replicas_alone() -> None:
-    def batches() -> Any:
-        for _ in range(3):
-            yield X, X[:, :1]
-
-    for call in ("fit", "predict"):
-        with pytest.raises(KerasModelError, match=r"Dataset\.from_generator"):
-            getattr(_model(2), call)(batches(), verbose=0)
-    assert _model(1).fit(batches(), verbose=0).history["loss"]
 
 
 def test_one_batch_is_refused_where_all_replicas_would_get_its_rows() -> None:

@@ -16,6 +16,7 @@ from tfdist.estimator.config.arguments import InputFn, argument_names, call_with
 from tfdist.estimator.inputs.position import InputPosition, batches_before, batching_of
 from tfdist.estimator.inputs.queued_input import QueuedInput, leaves, placeholders_of
 from tfdist.estimator.inputs.read_again import ReadAgain, taken_in_calls, taken_in_loop
+from tfdist.strategies.dataset_memory import with_own_memory
 
 # features, labels, has_more (see `Input`)
 Batch = tuple[Any, Any, "tf.Tensor | None"]
@@ -187,6 +188,7 @@ def _from_dataset(dataset: tf.data.Dataset, look_ahead: int | None, read_again: 
     split(spec)  # Refuses an invalid structure before any op is built.
     hooks: list[v1.train.SessionRunHook] = []
     with tf.device("/device:CPU:0"):
+        dataset = with_own_memory(dataset)
         if look_ahead is not None:
             dataset = _with_look_ahead(dataset, look_ahead)
         iterator = v1.data.make_initializable_iterator(dataset)

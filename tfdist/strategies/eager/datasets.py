@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process.endings import OneLineError, name_errors
+from tfdist.strategies.dataset_memory import mapped, with_own_memory
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.private_runtime import (
     InputPlan,
@@ -21,7 +21,6 @@ from tfdist.strategies.private_runtime import (
     make_distributed_dataset_from_function,
     renew_dataset,
     share_of_worker,
-    yields_arrays_of_python,
 )
 
 _CALL = "the making of a distributed dataset"
@@ -196,15 +195,7 @@ def _with_shapes_of_all(dataset: Any, plan: InputPlan) -> Any:
             return tensor
         return v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
-    return _mapped(dataset, forget)
-
-
-def _mapped(dataset: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns a dataset with a function of each tensor of an element."""
-    is_tuple = isinstance(dataset.element_spec, tuple)  # Its members are the arguments.
-    return dataset.map(
-        lambda *batch: tf.nest.map_structure(function, batch if is_tuple else batch[0])
-    )
+    return mapped(dataset, forget)
 
 
 def renewed(dataset: Any) -> Any:
@@ -253,25 +244,7 @@ def _with_plain_iterator(plan: InputPlan) -> InputPlan:
     return replace(plan, options=_PLAIN_ITERATOR)
 
 
-def with_own_memory(dataset: Any) -> Any:
-    """Returns a renewed dataset whose tensors are not the arrays of a program's Python generator.
-
-    TensorFlow takes an aligned array's memory for the tensor. An operation that is the last one to
-    read a tensor computes in place: the labels of the program would be differences from the second
-    epoch on.
-    """
-    is_of_python, dataset = yields_arrays_of_python(dataset), renewed(dataset)
-    if not is_of_python:
-        return dataset
-    return _mapped(dataset, _copied)
-
-
-def _copied(tensor: Any) -> Any:
-    is_dense = isinstance(tensor, tf.Tensor) and tensor.dtype.is_numpy_compatible
-    return tf.raw_ops.DeepCopy(x=tensor) if is_dense and tensor.dtype != tf.string else tensor
-
-
 def _prepared(dataset: Any, plan: InputPlan) -> Any:
     """Returns a dataset that reads a batch ahead, as TensorFlow's iterator for several devices."""
-    dataset = tuned_for_cores(with_own_memory(dataset))
+    dataset = tuned_for_cores(with_own_memory(renewed(dataset), dataset))
     return dataset.prefetch(1) if plan.options is _PLAIN_ITERATOR else dataset

@@ -65,11 +65,13 @@ class LossCall:
         a loss of the replica's own rows.
       loss: The loss that is called; None for a method of a model.
       is_container: Whether this is tf_keras' container of all losses, which updates their metrics.
+      num_operations: The operations of the graph before the call; None if the loss is not searched.
     """
 
     takes_contribution: bool
     loss: Any = None
     is_container: bool = False
+    num_operations: int | None = None
 
 
 @dataclass(frozen=True)

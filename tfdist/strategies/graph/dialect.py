@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.dataset_memory import with_own_memory
 from tfdist.strategies.graph.variables import GraphVariables
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_runtime import (
@@ -52,7 +53,7 @@ class GraphDialect:
         return call()
 
     def distribute(self, dataset: Any, plan: InputPlan, *, divides_batches: bool) -> Any:
-        return make_distributed_dataset(dataset, plan)
+        return make_distributed_dataset(with_own_memory(dataset), plan)
 
     def distribute_from_function(self, dataset_fn: Any, plan: InputPlan) -> Any:
         return make_distributed_dataset_from_function(dataset_fn, plan)

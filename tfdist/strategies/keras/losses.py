@@ -21,9 +21,9 @@ the gradients of the replicas are added.
 
 Private names: of Keras 3 the module `losses.loss` (`reduce_values`,
 `reduce_weighted_values`, `apply_mask`, `unscale_loss_for_distribution`), `CompileLoss` and
-`Model._aggregate_additional_loss`; of tf_keras the module `utils.losses_utils`
-(`reduce_weighted_loss`, `compute_weighted_loss`, `apply_valid_mask`), `LossesContainer`, and
-`Loss._get_reduction`.
+`Model._aggregate_additional_loss`, and `backend.tensorflow.nn.ctc_loss`; of tf_keras the module
+`utils.losses_utils` (`reduce_weighted_loss`, `compute_weighted_loss`, `apply_valid_mask`),
+`LossesContainer`, and `Loss._get_reduction`.
 """
 
 from __future__ import annotations
@@ -220,20 +220,33 @@ def _note_loss(finding: str) -> None:
         NOW.step.notes[note] = None
 
 
-@contextmanager
-def _noting_pairs(arguments: Any) -> Iterator[None]:
-    """Notes a loss with a value for each pair of rows: two axes of unknown length, [rows, rows]."""
+def _operations_before(arguments: Any) -> int | None:
+    """Returns the operations of the graph before a loss; None if it is not looked for pairs."""
     given = [one for one in tf.nest.flatten(arguments) if tf.is_tensor(one)]
     num_unknown = max([_num_unknown(one) for one in given], default=2)
     if tf.executing_eagerly() or num_unknown > 1:
-        yield
+        return None
+    return len(v1.get_default_graph().get_operations())
+
+
+def _note_pairs() -> None:
+    """Notes a loss with a value for each pair of rows: two axes of unknown length, [rows, rows].
+
+    It is called before the loss is reduced: the code of another replica may run then.
+    """
+    before = own_losses().calls[-1].num_operations
+    if before is None:
         return
-    graph = v1.get_default_graph()
-    before = len(graph.get_operations())
-    yield
-    made = graph.get_operations()[before:]
-    if any(_num_unknown(output) > 1 for op in made for output in op.outputs):
+    made = v1.get_default_graph().get_operations()[before:]
+    if any(map(_makes_pairs, made)):
         _note_loss("is one of pairs of a replica's rows")
+
+
+def _makes_pairs(op: tf.Operation) -> bool:
+    """Returns whether an operation has two unknown axes of inputs with one; shapes are no rows."""
+    if op.type == "Reshape" or all(_num_unknown(output) < 2 for output in op.outputs):
+        return False
+    return all(_num_unknown(one) < 2 for one in op.inputs)
 
 
 def _num_unknown(tensor: Any) -> int:
@@ -265,7 +278,8 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
     def call_of_loss(call: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if loss_step() is None:
             return call(self, *args, **kwargs)
-        with _calling(takes_contribution=False, loss=self), _noting_pairs((args, kwargs)):
+        before = _operations_before((args, kwargs))
+        with _calling(takes_contribution=False, loss=self, num_operations=before):
             loss = call(self, *args, **kwargs)
         return _returned(loss)
 
@@ -291,6 +305,8 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
         reduce: Any, values: Any, sample_weight: Any = None, mask: Any = None, **options: Any
     ) -> Any:
         is_mean = options.get("reduction") in _MEANS
+        if loss_step() is not None and own_losses().calls:
+            _note_pairs()
         if loss_step() is None or sample_weight is None or not is_mean or _has_rank(values):
             return reduce(values, sample_weight, mask, **options)
         loss = reduce(values, None, None, **options)  # The weights are those of the rows.
@@ -323,11 +339,37 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
             loss = call(self, *args, **kwargs)
         return _returned(loss)
 
+    _pad_without_rows(importlib.import_module(f"{library.__name__}.src.backend.tensorflow.nn"))
+
     @extends(library.Model, "_aggregate_additional_loss")
     def count_added_loss(aggregate: Any, self: Any, loss: Any) -> Any:
         if loss_step() is None:
             return aggregate(self, loss)
         return _added(loss)
+
+
+def _pad_without_rows(functions: Any) -> None:
+    """Gives Keras' `ctc_loss` a row where a replica has none, which TensorFlow's op refuses."""
+
+    @extends(functions, "ctc_loss")
+    def loss_of_rows(
+        loss: Any,
+        target: Any,
+        output: Any,
+        target_length: Any,
+        output_length: Any,
+        *args: Any,
+        **options: Any,
+    ) -> Any:
+        if loss_step() is None:
+            return loss(target, output, target_length, output_length, *args, **options)
+        rows = tf.shape(output)[0]
+        one = tf.cast(rows == 0, tf.int32)
+        padded = [
+            tf.pad(each, [[0, one], *([[0, 0]] * (each.shape.rank - 1))], constant_values=1)
+            for each in map(tf.convert_to_tensor, (target, output, target_length, output_length))
+        ]
+        return loss(*padded, *args, **options)[:rows]
 
 
 def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
@@ -338,7 +380,8 @@ def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
         step = loss_step()
         if step is None:
             return call(self, *args, **kwargs)
-        with _calling(takes_contribution=False, loss=self), _noting_pairs((args, kwargs)):
+        before = _operations_before((args, kwargs))
+        with _calling(takes_contribution=False, loss=self, num_operations=before):
             loss = call(self, *args, **kwargs)
         if _caller_takes_contribution() or loss.shape.rank:
             return loss
@@ -347,9 +390,10 @@ def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
 
     @extends(library.losses.Loss, "_get_reduction")
     def allow_means(get: Any, self: Any) -> Any:
-        if loss_step() is None or self.reduction not in _MEANS:
+        if loss_step() is None:
             return get(self)
-        return _MEANS[0]
+        _note_pairs()
+        return _MEANS[0] if self.reduction in _MEANS else get(self)
 
     @extends(module, "reduce_weighted_loss")
     def reduce_over_all(reduce: Any, weighted_losses: Any, reduction: Any = _MEANS[0]) -> Any:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -57,6 +58,10 @@ _PREDICT = "tfdist_predict_on_batch"  # The function of a model that predicts on
 _LIBRARIES = ("keras", "tf_keras")
 # The message of TensorFlow where it divides a batch with a sparse tensor.
 _NO_SPARSE_ROW = "Serialized sparse should have at least 1 serialized tensor"
+# Messages where variables were made outside of a scope; over gRPC before the server had started.
+_OUTSIDE = re.compile(
+    "^Mixing different tf.distribute.Strategy objects|device:[A-Z]+:[0-9]+ unknown device"
+)
 _STAMP = "is_extended_by_tfdist"  # Of a library.
 # The method of Keras 3 that builds a model with a batch.
 _BUILD = "_maybe_symbolic_build"
@@ -124,7 +129,6 @@ def _adapt_model(model_class: Any) -> None:
     def predict_renewed(predict: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         if strategy_of(self) is None:
             return predict(self, x, *args, **kwargs)
-        _check_input(self, x)
         # tf_keras sets options of the dataset before it calls the strategy.
         return predict(self, renewed(x), *args, **kwargs)
 
@@ -160,7 +164,6 @@ def _adapt_model(model_class: Any) -> None:
         if strategy is None:
             return fit(self, *args, **kwargs)
         arguments = inspect.signature(fit).bind(self, *args, **kwargs).arguments
-        _check_input(self, arguments.get("x"))
         try:
             with fit_run(self, strategy, arguments.get("initial_epoch") or 0):
                 return fit(self, *args, **kwargs)
@@ -173,7 +176,7 @@ def _adapt_model(model_class: Any) -> None:
                     f"divide: {strategy.num_replicas_in_sync} replicas need as many rows at least. "
                     "Batch them with drop_remainder=True."
                 ) from None
-            if str(error).startswith("Mixing different tf.distribute.Strategy objects"):
+            if _OUTSIDE.search(str(error)):
                 raise KerasModelError(
                     "the optimizer, or a variable of the model, was made outside of the strategy's "
                     "scope. Make the model and its optimizer in `with strategy.scope():`."
@@ -229,16 +232,6 @@ def _check(model: Any, strategy: Any) -> None:
         raise KerasModelError(
             "this model's optimizer is Horovod's DistributedOptimizer, and the strategy reduces "
             "gradients itself. Give compile the optimizer without it."
-        )
-
-
-def _check_input(model: Any, x: Any) -> None:
-    """Refuses input of which Keras 3 would lose batches."""
-    is_keras_3 = hasattr(model, "_symbolic_build")
-    if is_keras_3 and inspect.isgenerator(x) and strategy_of(model).num_replicas_in_sync > 1:
-        raise KerasModelError(
-            "x is a generator, and Keras reads batches of it to build the model, which are lost. "
-            "Give a dataset: tf.data.Dataset.from_generator(function, output_signature=...)"
         )
 
 

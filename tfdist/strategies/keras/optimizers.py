@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.base import is_tfdist_strategy
@@ -48,6 +49,7 @@ def adapt_optimizers(library: ModuleType, *, is_keras_3: bool) -> None:
         name = f"{library.__name__}.src.mixed_precision.loss_scale_optimizer"
         loss_scales = importlib.import_module(name)
         _adapt_tf_keras(library.optimizers.Optimizer)
+        _warn_of_nadam(library.optimizers.Nadam)
         _allow_loss_scales(loss_scales)
         for scaled in (loss_scales.LossScaleOptimizer, loss_scales.LossScaleOptimizerV3):
             _refuse_unreduced(scaled)
@@ -101,6 +103,23 @@ def _adapt_tf_keras(optimizer: Any) -> None:
         pairs = list(grads_and_vars)
         sums = _with_sums(context, pairs, lambda _, sums: sums)
         return [(g, v) for g, (_, v) in zip(sums, pairs, strict=True)]
+
+
+def _warn_of_nadam(nadam: Any) -> None:
+    """Makes tf_keras' Nadam say that no number of replicas gives the numbers of another."""
+
+    @extends(nadam, "build")
+    def build_and_warn(build: Any, self: Any, var_list: Any) -> None:
+        strategy = tf.distribute.get_strategy()
+        is_new = not getattr(self, "_built", False)
+        build(self, var_list)
+        if is_new and is_tfdist_strategy(strategy) and strategy.num_replicas_in_sync > 1:
+            v1.logging.warning(
+                "Nadam of tf_keras counts how often a function is traced where its rule counts "
+                "steps: %d replicas may end with other weights than one. Use Adam, or Keras 3's "
+                "Nadam.",
+                strategy.num_replicas_in_sync,
+            )
 
 
 class UnreducedGradientsError(OneLineError, ValueError):
