@@ -51,8 +51,9 @@ from tensorflow.python.eager import context, record
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name as anonymous_name
 
-# The part of a tf.function's key that says where a trace may be used.
+# The part of a tf.function's key that says where a trace may be used. A trace: its calls.
 from tensorflow.python.eager.polymorphic_function import function_context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 # The function that gives each op and dataset its two seeds.
 from tensorflow.python.framework import random_seed
@@ -245,6 +246,19 @@ def divide_traces(part: Callable[[], Hashable]) -> None:
         )
 
     function_context.make_function_context = make_divided
+
+
+def announce_function_calls(around: Callable[[tf.Graph, Callable[[], Any]], Any]) -> None:
+    """Makes `around` get each call of a traced function: its graph, and what calls it.
+
+    There is no public way to learn of the calls of a program's tf.functions.
+    """
+    call_flat = ConcreteFunction._call_flat
+
+    def announce(function: Any, inputs: Any, captured_inputs: Any) -> Any:
+        return around(function._func_graph, lambda: call_flat(function, inputs, captured_inputs))
+
+    ConcreteFunction._call_flat = announce
 
 
 def copy_of_function(
