@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process import endings
+from tfdist.process.progress_file import find_progress_file
 from tfdist.strategies.dialect import Dialect, is_tensorflow_2
 from tfdist.strategies.eager.dialect import EagerDialect
 from tfdist.strategies.eager.functions import FunctionsOfReplicas, is_tf_function
@@ -39,6 +40,7 @@ from tfdist.strategies.private_tensorflow import (
     ValueContext,
     replica_in_sync_group,
     run_in_replica_threads,
+    write_converted_code_into,
 )
 from tfdist.strategies.reductions.collectives import is_mean
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
@@ -79,6 +81,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         half: tf.DType | None = None,
     ) -> None:
         endings.install()
+        file = find_progress_file()
+        if file is not None:  # Its folder is removed, even if this process is killed.
+            write_converted_code_into(os.fspath(file.folder))
         vary_seeds_of_replicas()
         super().__init__(strategy)
         self._task = task

@@ -16,9 +16,11 @@ import functools
 import itertools
 import random
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,6 +29,9 @@ import tensorflow.compat.v1 as v1
 
 # The list of packages whose functions AutoGraph converts or leaves as they are.
 from tensorflow.python.autograph.core import config as autograph
+
+# The module that writes AutoGraph's code to files.
+from tensorflow.python.autograph.pyct import loader
 
 # Lists the variables that a tf.train.Checkpoint saves, for a Saver, as a Scaffold does on finalize.
 from tensorflow.python.checkpoint.graph_view import ObjectGraphView
@@ -259,6 +264,15 @@ def announce_function_calls(around: Callable[[tf.Graph, Callable[[], Any]], Any]
         return around(function._func_graph, lambda: call_flat(function, inputs, captured_inputs))
 
     ConcreteFunction._call_flat = announce
+
+
+def write_converted_code_into(folder: str) -> None:
+    """Makes AutoGraph write the Python code that it makes of functions into a folder.
+
+    Its files lie in the folder for temporary files else, and stay there if the process is killed.
+    """
+    make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+    loader.tempfile = SimpleNamespace(NamedTemporaryFile=make)
 
 
 def copy_of_function(
