@@ -107,6 +107,22 @@ def test_replicas_combine_values_in_their_own_code(
                     np.testing.assert_array_equal(one, value, err_msg=f"{way} {name}")
 
 
+@pytest.mark.parametrize(
+    ("layout", "name", "rows"),
+    [
+        *(("grpc 2 x 2", f"loop_{way}", 24) for way in ("in_python", "in_function", "like_orbit")),
+        *(("grpc 2 x 2", f"unknown_length_in_{way}", 21) for way in ("python", "eager")),
+        *((layout, "unknown_length_in_function", 21) for layout in LAYOUTS),
+    ],
+)
+def test_the_steps_of_a_loop_and_its_rows_are_counted(
+    found: Callable[[str], list[dict[str, Any]]], name: str, rows: int
+) -> None:
+    workers = found(name)
+    assert [worker["counted_steps"] for worker in workers] == [3] * len(workers)
+    assert sum(worker["own_counted_rows"] for worker in workers) == rows
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_replica_runs_a_function_of_its_own(
     found: Callable[[str], list[dict[str, Any]]], replicas: list[list[int]]

@@ -20,8 +20,8 @@ from tfdist.launch.machine.mpi import find_mpirun, mpirun_environment
 from tfdist.testing.job import read_text
 from tfdist.testing.run import wait_until
 
-# What is trained: an Estimator's model, or a Keras model by `fit`.
-PROGRAMS = {name: Path(__file__).with_name(f"{name}.py") for name in ("training", "fit")}
+# What is trained: an Estimator's model, a Keras model by `fit`, or a variable by an own loop.
+PROGRAMS = {name: Path(__file__).with_name(f"{name}.py") for name in ("training", "fit", "loop")}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 _SHOWN = ("--progress", "none", "--print-topology", "no")
 _ENVIRONMENT = {"COLUMNS": "100", "TF_USE_LEGACY_KERAS": "1", "KERAS_BACKEND": "tensorflow"}
@@ -112,7 +112,7 @@ def run_to_fault(
             assert all_end(*(one.pid for one in processes), limit_s=40), f"one runs: {processes}"
             ended_s = time.time() - float(note.read_text())
             text = read_output()
-        step = _last_step(model_dir) if program == "training" else _last_epoch(model_dir)
+        step = _last_epoch(model_dir) if program == "fit" else _last_step(model_dir)
         return Seen(exit_code=exit_code, output=text, ended_s=ended_s, last_step=step)
 
     return run
@@ -170,7 +170,8 @@ def _last_step(model_dir: Path) -> int | None:
         return None
     reader = tf.train.load_checkpoint(path)
     values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    return int(values["global_step"])
+    names = ("global_step", "step/.ATTRIBUTES/VARIABLE_VALUE")
+    return int(next(values[name] for name in names if name in values))
 
 
 def _last_epoch(backup: Path) -> int | None:

@@ -15,6 +15,8 @@ AGREED = {
     "stop in an epoch": 3,  # Worker 0 was in the next step already.
     "lengths": "fit has 5 steps in an epoch on worker 0 and 6 on worker 1",
     "another loss": "the model has the loss mse on worker 0 and mae on worker 1",
+    "another metric": "the model has the metrics mae on worker 0 and mape on worker 1",
+    "other weights": "the model has the loss weights 1 on worker 0 and 0.5 on worker 1",
     "all stop in an epoch": 2,
 }
 
@@ -37,20 +39,20 @@ def test_all_workers_stop_after_the_same_step_or_refuse_to_begin(
         (
             "grpc",
             "evaluate in a callback",
-            "worker 0 is in the end of epoch 2 (differing_fits.py:55), worker 1 is in the making "
+            "worker 0 is in the end of epoch 2 (differing_fits.py:58), worker 1 is in the making "
             "of a distributed dataset (differing_fits.py:44)",
         ),
         (
             "horovod",
             "evaluate after fit",
             "worker 0 has ended its program, worker 1 is in the making of a distributed dataset "
-            "(differing_fits.py:57)",
+            "(differing_fits.py:60)",
         ),
         (
             "grpc",
             "StopIteration",
-            "worker 0 is in step 3 of epoch 1 of fit (differing_fits.py:55), worker 1 is in "
-            "a read of loss/count:0 (differing_fits.py:55)",
+            "worker 0 is in step 3 of epoch 1 of fit (differing_fits.py:58), worker 1 is in "
+            "a read of loss/count:0 (differing_fits.py:58)",
         ),
     ],
 )

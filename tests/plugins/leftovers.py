@@ -1,6 +1,7 @@
 """Pytest plugin: a test that leaves a process, a thread or a changed variable behind fails."""
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -46,6 +47,15 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         name for name in variables.keys() | after.keys() if variables.get(name) != after.get(name)
     }
     assert not changed, f"the test changed environment variables: {sorted(changed)}"
+
+
+@pytest.fixture(autouse=True)
+def own_loop_is_over() -> Iterator[None]:
+    """Ends the loop of a test that trains in this process; a program's ends with its process."""
+    yield
+    module = sys.modules.get("tfdist.strategies.eager.own_loop")
+    if module is not None:
+        module.LOOP.end()
 
 
 def _variables() -> dict[str, str]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdist.cluster.instances import find_instance
 from tfdist.cluster.rendezvous import collective_calls
 from tfdist.strategies import strategy_for_run
-from tfdist.strategies.keras.callbacks import FitsDifferError
+from tfdist.strategies.keras.comparison import FitsDifferError
 
 BATCHES = 5
 EPOCHS = 3
@@ -49,7 +49,10 @@ def train(strategy: Any, way: str) -> Any:
     is_other = find_instance().index == 1
     with strategy.scope():
         model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
-        model.compile("sgd", "mae" if is_other and way == "another loss" else "mse")
+        loss = "mae" if is_other and way == "another loss" else "mse"
+        metrics = ["mape" if is_other else "mae"] if way == "another metric" else None
+        weights = 0.5 if is_other and way == "other weights" else 1.0
+        model.compile("sgd", loss, loss_weights=[weights], metrics=metrics)
     epochs = EPOCHS + is_other * {"an epoch more": 1, "an epoch fewer": -1}.get(way, 0)
     batches = BATCHES + (is_other and way == "lengths")
     model.fit(data(batches), epochs=epochs, verbose=0, callbacks=[Differs(way, is_other)])

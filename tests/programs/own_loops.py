@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.strategies.eager.own_loop import LOOP
+
 Case = Callable[[Any], dict[str, Any]]
 CASES: dict[str, Case] = {}
 
@@ -291,8 +293,10 @@ def _trained(strategy: Any, loop: Callable[[Any, Any, tf.Variable], Any], datase
         w.assign_sub(0.1 * gradient)
         return loss
 
+    before = max(0, LOOP.steps), LOOP.rows
     number = loop(strategy, step, dataset)
-    return {"w": w, "steps": number}
+    counted = {"counted_steps": LOOP.steps - before[0], "own_counted_rows": LOOP.rows - before[1]}
+    return {"w": w, "steps": number, **counted}
 
 
 def _in_python(strategy: Any, step: Any, dataset: Any) -> int:
@@ -373,7 +377,8 @@ def datasets_from_function(strategy: Any) -> dict[str, Any]:
 
     dataset = strategy.distribute_datasets_from_function(make)
     if strategy.extended.placement.num_replicas > 1:  # Other rows: only the number is compared.
-        return {"steps": _trained(strategy, _in_python, dataset)["steps"]}
+        trained = _trained(strategy, _in_python, dataset)
+        return {name: trained[name] for name in ("steps", "counted_steps")}
     return _trained(strategy, _in_python, dataset)
 
 

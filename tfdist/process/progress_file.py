@@ -45,7 +45,7 @@ class Progress:
         own input, so that it keeps the others waiting.
       is_writing: Whether a checkpoint is being written beside the training.
       is_own_loop: Whether it is in code of a TensorFlow 2 program outside of `fit`, such as a loop
-        of its own, whose steps are not known.
+        of its own. `step` is -1 then until it makes a step; each start counts from 0.
       loss: The loss of the last step; NaN before it is known.
       examples: How many examples this worker has taken in since it started.
       time_s: `time.monotonic()` of the last change; on one machine all processes have one clock.

@@ -61,12 +61,13 @@ class Dialect(Protocol):
     def refuse_late_entry(self) -> None:
         """Raises an error if the workers have to meet first, and cannot where this is called."""
 
-    def run_step(self, call: Callable[[], Any], batches: Sequence[Any]) -> Any:
+    def run_step(self, call: Callable[[], Any], batches: Sequence[Any], name: str) -> Any:
         """Runs the code of all replicas of this worker.
 
         Args:
           call: Runs the replicas' code, and returns its results.
           batches: The first argument of that code, for each replica; empty without one.
+          name: The name of that code.
         """
 
     def distribute(self, dataset: Any, plan: InputPlan, *, divides_batches: bool) -> Any:

@@ -15,16 +15,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.process import endings
+from tfdist.process.progress_file import find_progress_file
 from tfdist.strategies.dialect import Dialect, is_tensorflow_2
 from tfdist.strategies.eager.dialect import EagerDialect
 from tfdist.strategies.eager.functions import FunctionsOfReplicas, is_tf_function
+from tfdist.strategies.eager.own_loop import LOOP
 from tfdist.strategies.eager.replica_variable import ReplicaVariable
+from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.variables import EagerVariables, SharedVariable
 from tfdist.strategies.graph.dialect import GraphDialect
 from tfdist.strategies.graph.variables import GraphVariables
@@ -36,9 +40,10 @@ from tfdist.strategies.private_tensorflow import (
     ValueContext,
     replica_in_sync_group,
     run_in_replica_threads,
+    write_converted_code_into,
 )
 from tfdist.strategies.reductions.collectives import is_mean
-from tfdist.strategies.reductions.engine import Collectives
+from tfdist.strategies.reductions.engine import Collectives, executing_instances
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
 from tfdist.strategies.values.replica_context import are_updates_equal
@@ -76,6 +81,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         half: tf.DType | None = None,
     ) -> None:
         endings.install()
+        file = find_progress_file()
+        if file is not None:  # Its folder is removed, even if this process is killed.
+            write_converted_code_into(os.fspath(file.folder))
         vary_seeds_of_replicas()
         super().__init__(strategy)
         self._task = task
@@ -110,6 +118,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
             if not self._is_entered and self.collectives.num_workers > 1:
                 keep_memory(os.environ, large_blocks=True)
             self._is_entered = True
+            LOOP.install(self.collectives)
             self._container_strategy().join_workers()
             self.when_entered()
         elif not self._is_entered:
@@ -143,7 +152,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         if has_threads and is_tf_function(fn) and is_tensorflow_2():
             return self._functions(fn, args, kwargs)
         return self._dialect.run_step(
-            lambda: self._results_of_replicas(fn, args, kwargs), self._batches_in(args)
+            lambda: self._results_of_replicas(fn, args, kwargs),
+            self._batches_in(args),
+            getattr(fn, "__qualname__", type(fn).__name__),
         )
 
     def _results_of_replicas(
@@ -198,13 +209,25 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self.enter_tensorflow_2()
         if isinstance(value, (tuple, list, dict)):
             return tf.nest.map_structure(lambda v: self._reduce_to(reduce_op, v, v), value)
-        return self._combined([self.parts_of(value)], reduce_op)[0]
+        with self._message("a reduction"):
+            return self._combined([self.parts_of(value)], reduce_op)[0]
 
     def _batch_reduce_to(
         self,
         reduce_op: Any,
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: Any = None,
+    ) -> list[Any]:
+        with self._message("a reduction"):
+            return self._batch_reduced(reduce_op, value_destination_pairs)
+
+    def _message(self, kind: str) -> AbstractContextManager[None]:
+        """Returns a context for a message between all workers, of this kind."""
+        is_sent = tf.executing_eagerly() and executing_instances() is None
+        return needs_all_workers(kind) if is_sent else nullcontext()
+
+    def _batch_reduced(
+        self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]]
     ) -> list[Any]:
         values = [self.parts_of(value) for value, _ in value_destination_pairs]
         # Optimizers reduce gradients, and give their variables as destinations. Other code reduces
@@ -241,7 +264,8 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self, value: Any, destinations: Any, axis: int, options: Any = None
     ) -> tf.Tensor:
         self.enter_tensorflow_2()
-        return self.reducer.gather([tf.convert_to_tensor(v) for v in _values_of(value)], axis)
+        with self._message("a gathering"):
+            return self.reducer.gather([tf.convert_to_tensor(v) for v in _values_of(value)], axis)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         return tensor

@@ -16,9 +16,11 @@ import functools
 import itertools
 import random
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,6 +29,9 @@ import tensorflow.compat.v1 as v1
 
 # The list of packages whose functions AutoGraph converts or leaves as they are.
 from tensorflow.python.autograph.core import config as autograph
+
+# The module that writes AutoGraph's code to files.
+from tensorflow.python.autograph.pyct import loader
 
 # Lists the variables that a tf.train.Checkpoint saves, for a Saver, as a Scaffold does on finalize.
 from tensorflow.python.checkpoint.graph_view import ObjectGraphView
@@ -51,8 +56,9 @@ from tensorflow.python.eager import context, record
 # The name of a resource without a name: each execution makes a new one, freed after its last use.
 from tensorflow.python.eager.context import anonymous_name as anonymous_name
 
-# The part of a tf.function's key that says where a trace may be used.
+# The part of a tf.function's key that says where a trace may be used. A trace: its calls.
 from tensorflow.python.eager.polymorphic_function import function_context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 # The function that gives each op and dataset its two seeds.
 from tensorflow.python.framework import random_seed
@@ -245,6 +251,28 @@ def divide_traces(part: Callable[[], Hashable]) -> None:
         )
 
     function_context.make_function_context = make_divided
+
+
+def announce_function_calls(around: Callable[[tf.Graph, Callable[[], Any]], Any]) -> None:
+    """Makes `around` get each call of a traced function: its graph, and what calls it.
+
+    There is no public way to learn of the calls of a program's tf.functions.
+    """
+    call_flat = ConcreteFunction._call_flat
+
+    def announce(function: Any, inputs: Any, captured_inputs: Any) -> Any:
+        return around(function._func_graph, lambda: call_flat(function, inputs, captured_inputs))
+
+    ConcreteFunction._call_flat = announce
+
+
+def write_converted_code_into(folder: str) -> None:
+    """Makes AutoGraph write the Python code that it makes of functions into a folder.
+
+    Its files lie in the folder for temporary files else, and stay there if the process is killed.
+    """
+    make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+    loader.tempfile = SimpleNamespace(NamedTemporaryFile=make)
 
 
 def copy_of_function(

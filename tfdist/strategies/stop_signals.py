@@ -86,6 +86,13 @@ def describe(
     return f"Stopped by {signal.Signals(order.number).name}{who} after step {step}; {saved}."
 
 
+def describe_exit(order: StopOrder, step: int, num_workers: int) -> str:
+    """Returns the same line for a program's own loop, which saves as it likes."""
+    line = describe(order, step=step, num_workers=num_workers, saves=True)
+    code = _exit_code(order.number)
+    return f"{line.partition(';')[0]} of its loop: SystemExit({code}) is raised there."
+
+
 class StopSignals:
     """The stop signals of this process, and their present effect.
 
@@ -97,6 +104,8 @@ class StopSignals:
       order: The stop signal that all workers follow; None without one.
       calls: The training's session calls.
       is_saving: Whether a checkpoint is being written. Writing it is finished first.
+      is_in_own_code: Returns whether a program's own loop is running, which may have ended without
+        a word: a signal that comes then is noted for a limited time.
     """
 
     def __init__(self) -> None:
@@ -104,6 +113,7 @@ class StopSignals:
         self.order: StopOrder | None = None
         self.calls = CallClock()
         self.is_saving = False
+        self.is_in_own_code: Callable[[], bool] = lambda: False
         self._notes_only = False
         self._handled: set[int] = set()
         self._interrupt: Any = signal.getsignal(signal.SIGINT)
@@ -172,10 +182,17 @@ class StopSignals:
             has_to_finish=number != signal.SIGINT and (self._notes_only or self.is_saving),
             in_call_s=self.calls.lasting_s(since_s),
             longest_call_s=self.calls.longest_s,
+            idle_s=self._idle_s(since_s),
         )
         if line is not None:
             end_now(line, _exit_code(number))
         return True
+
+    def _idle_s(self, since_s: float) -> float | None:
+        """Returns the seconds since a time without a step of the program's own loop."""
+        if self.order is not None or self.is_saving or not self.is_in_own_code():
+            return None
+        return time.monotonic() - max(since_s, self.calls.ended_s)
 
     @contextmanager
     def _noting(self, notes_only: bool) -> Iterator[None]:
@@ -191,8 +208,8 @@ class StopSignals:
 
         A signal that is repeated while the interpreter ends does not change the exit code.
         """
-        atexit.unregister(_ignore_repeated)
-        atexit.register(_ignore_repeated)
+        atexit.unregister(ignore_repeated)
+        atexit.register(ignore_repeated)
         raise SystemExit(_exit_code(self._number()))
 
     def _number(self) -> int:
@@ -208,6 +225,7 @@ def overdue(
     has_to_finish: bool,
     in_call_s: float | None,
     longest_call_s: float,
+    idle_s: float | None = None,
 ) -> str | None:
     """Returns the line to end a process with that does not react to a signal; None if it may go on.
 
@@ -217,6 +235,7 @@ def overdue(
       has_to_finish: Whether the process lets the training finish its step and save.
       in_call_s: Seconds of waiting inside the present session call; None outside of one.
       longest_call_s: The longest session call so far.
+      idle_s: Seconds without a step of a program's own loop; None outside of one.
     """
     name = signal.Signals(number).name
     if not has_to_finish:
@@ -225,6 +244,10 @@ def overdue(
         what = "Interrupted" if number == signal.SIGINT else name
         return f"{what} while waiting for another worker: this worker ends now."
     # SIGUSR1 comes long before the end, and a call may wait for a worker that evaluates.
+    if number == signal.SIGTERM and in_call_s is None and idle_s is not None:
+        if idle_s <= _STEP_GRACE_S:
+            return None
+        return f"SIGTERM: no step of a loop has begun for {idle_s:.0f} s. This worker ends now."
     if number != signal.SIGTERM or in_call_s is None or in_call_s <= longest_call_s + _STEP_GRACE_S:
         return None
     return (
@@ -233,7 +256,8 @@ def overdue(
     )
 
 
-def _ignore_repeated() -> None:
+def ignore_repeated() -> None:
+    """Makes a signal that is repeated while the interpreter ends change nothing."""
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.SIG_IGN)

@@ -34,6 +34,20 @@ def test_the_cost_is_the_time_until_the_next_step_and_the_steps_made_again(
     assert str(cost) == "interrupted 3 times: 7.5 s until the next step, 10 steps made again"
 
 
+def test_a_loop_of_its_own_counts_the_steps_of_each_start_from_0(make_worker: Make) -> None:
+    def loop(step: int) -> list[WorkerState]:
+        worker = make_worker()
+        worker.progress = Progress(phase="training", step=step, is_own_loop=True)
+        return [worker]
+
+    cost = Interruptions()
+    cost.begin(loop(50), now_s=10.0)
+    cost.note(loop(-1), now_s=12.0)
+    cost.note(loop(0), now_s=12.5)
+    cost.note(loop(3), now_s=13.0)
+    assert str(cost) == "interrupted once: 3.0 s until the next step"
+
+
 def test_of_a_program_that_reports_no_steps_only_the_number_is_known(make_worker: Make) -> None:
     cost = Interruptions()
     cost.begin([make_worker()], now_s=1.0)

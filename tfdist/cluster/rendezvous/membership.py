@@ -118,7 +118,7 @@ class Membership:
         self.difference = ""
         self.stall_timeout_s: float | None = None
         self.on_line: Callable[[str], None] = lambda line: None
-        self._farewells, self._failure = 0, ""
+        self._farewells, self._failure, self._stop = 0, "", 0
         # The states as they were sent, and the times at which they came; of all messages as well.
         self._states = {i: PeerState() for i in range(len(members)) if i != own}
         self._state_s = dict.fromkeys(self._states, time.monotonic())
@@ -170,6 +170,17 @@ class Membership:
         """Tells the others that this worker's training has failed; "" takes that back."""
         self._failure = failure
         self._wake()
+
+    def request_stop(self, number: int) -> None:
+        """Asks all workers to stop because of a signal; 0 asks for nothing."""
+        if number != self._stop:
+            self._stop = number
+            self._wake()
+
+    def stop_requests(self) -> dict[int, int]:
+        """Returns the workers that ask all to stop, this one as well, each with its signal."""
+        requests = {index: state.stop for index, state in self._states.items() if state.stop}
+        return {**requests, self.own: self._stop} if self._stop else requests
 
     def leave_together(self) -> None:
         """Returns when no worker needs another one any more, as far as this call is concerned.
@@ -311,6 +322,8 @@ class Membership:
                 is_urgent = True
             elif state.difference and not self.difference:
                 self._note_difference(index, state.difference)
+                is_urgent = True
+            elif state.stop != before.stop:
                 is_urgent = True
             elif state.farewells > before.farewells:
                 # The last farewell ends the others' wait.
@@ -497,6 +510,7 @@ class Membership:
             place=made.place() if is_in_call and passed_s >= self._beats_s else "",
             number=made.number,
             difference=self.difference,
+            stop=self._stop,
         )
 
     def _report_wait(self, report: WaitReport) -> None:

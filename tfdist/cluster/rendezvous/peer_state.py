@@ -43,6 +43,7 @@ class PeerState:
       place: Where it is in its program, while it waits in `call`.
       number: The number of the last `call` that it has made; 0 if it `moves`.
       difference: The line about two workers with different programs, once it knows of such.
+      stop: The number of the stop signal that it asks all to follow; 0 without one.
     """
 
     phase: str = "starting"
@@ -57,6 +58,7 @@ class PeerState:
     place: str = ""
     number: int = 0
     difference: str = ""
+    stop: int = 0
 
     @property
     def is_silent(self) -> bool:

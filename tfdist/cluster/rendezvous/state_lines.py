@@ -35,7 +35,7 @@ def group_states(states: Mapping[int, PeerState]) -> list[Group]:
             one.failure,
             one.lost,
         )
-        alike += (one.is_silent, one.call, one.place, one.number, one.difference)
+        alike += (one.is_silent, one.call, one.place, one.number, one.difference, one.stop)
         groups.setdefault(alike, []).append(index)
     return [(alike, tuple(sorted(indices))) for alike, indices in groups.items()]
 
@@ -90,6 +90,7 @@ def _state_of(facts: Mapping[str, Any]) -> PeerState:
         place=one_line(facts.get("place", "")),
         number=_count(facts.get("number", 0)),
         difference=one_line(facts.get("difference", "")),
+        stop=_count(facts.get("stop", 0)),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist.launch.workers.worker_state import WorkerState
+from tfdist.process.progress_file import Progress
 
 
 @dataclass(kw_only=True)
@@ -15,12 +16,14 @@ class Interruptions:
 
     Attributes:
       lost_s: Seconds from each interruption to the next step.
-      repeated_steps: Steps that were made again, as far as the programs report their steps.
+      repeated_steps: Steps that were made again, as far as the programs report their steps: a loop
+        of a program's own counts those of each start from 0.
     """
 
     number: int = 0
     lost_s: float = 0.0
     repeated_steps: int = 0
+    is_own_loop: bool = False
     step: int = -1
     _since_s: float | None = None
     _restored_step: int = -1
@@ -38,7 +41,7 @@ class Interruptions:
         if self._since_s is None:
             return
         reports = [worker.progress for worker in workers if worker.progress is not None]
-        made = [report.step for report in reports if not math.isnan(report.loss)]
+        made = [report.step for report in reports if _has_made_steps(report)]
         if not made:
             if self._restored_step < 0:
                 self._restored_step = max((report.step for report in reports), default=-1)
@@ -46,7 +49,9 @@ class Interruptions:
         # Reports come twice a second, so the first one may be of a later step.
         before = max(made) - 1 if self._restored_step < 0 else self._restored_step
         self.lost_s += now_s - self._since_s
-        self.repeated_steps += max(0, self.step - before)
+        self.is_own_loop = any(report.is_own_loop for report in reports)
+        if not self.is_own_loop:
+            self.repeated_steps += max(0, self.step - before)
         self._since_s = None
 
     def lost_until(self, now_s: float) -> float:
@@ -57,5 +62,12 @@ class Interruptions:
         times = "once" if self.number == 1 else f"{self.number} times"
         if not self.lost_s:  # The program reports no steps.
             return f"interrupted {times}"
+        if self.is_own_loop:
+            return f"interrupted {times}: {self.lost_s:.1f} s until the next step"
         steps = f"{self.repeated_steps:,} step{'s' * (self.repeated_steps != 1)}"
         return f"interrupted {times}: {self.lost_s:.1f} s until the next step, {steps} made again"
+
+
+def _has_made_steps(report: Progress) -> bool:
+    """Returns whether a worker has made a step since its start."""
+    return report.step > 0 if report.is_own_loop else not math.isnan(report.loss)

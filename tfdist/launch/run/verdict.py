@@ -140,8 +140,8 @@ def _stalled(
     A run stalls as a whole, because its workers wait for each other at every step. The blamed
     worker is one with a stopped process. If there is none, it is the worker that keeps the others
     waiting, else the one that has been quiet longest. If some workers report progress, a worker
-    that has not reported any yet keeps the others waiting. If no worker reports progress, or all
-    are in loops of their own, steps are unknown and only a stopped process counts.
+    that has not reported any yet keeps the others waiting. If no worker reports steps, only a
+    stopped process counts: a program of TensorFlow 2 may be about to make its first one.
     """
     if timeout_s is None:
         return None
@@ -152,10 +152,9 @@ def _stalled(
     suspects = [worker for worker in quiet if worker.is_stopped]
     if not suspects:
         running = [worker for worker in workers if worker.code is None and worker.plan.replicas]
-        is_reported = any(
-            worker.progress is not None and not worker.progress.is_own_loop for worker in running
-        )
-        if not is_reported or any(worker not in quiet for worker in running):
+        if not any(_reports_steps(worker) for worker in running) or any(
+            worker not in quiet for worker in running
+        ):
             return None
         suspects = [worker for worker in running if _keeps_waiting(worker)] or running
     blamed = max(suspects, key=lambda worker: quiet_s[worker.plan.index])
@@ -170,6 +169,11 @@ def _quiet_s(worker: WorkerState, now_s: float) -> float:
     if worker.quiet_s is not None:
         return worker.quiet_s
     return 0.0 if worker.started_s is None else now_s - worker.started_s
+
+
+def _reports_steps(worker: WorkerState) -> bool:
+    progress = worker.progress
+    return progress is not None and not (progress.is_own_loop and progress.step < 0)
 
 
 def _keeps_waiting(worker: WorkerState) -> bool:

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import distribute, distribute_from_function, distribute_own
+from tfdist.strategies.eager.own_loop import LOOP
 from tfdist.strategies.eager.replica_variable import note_updates
-from tfdist.strategies.eager.step import run_step
+from tfdist.strategies.eager.step import NOW, run_step
 from tfdist.strategies.eager.variables import EagerVariables
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_runtime import InputPlan
@@ -62,8 +63,16 @@ class EagerDialect:
                 "workers cannot meet. Enter strategy.scope() before it."
             )
 
-    def run_step(self, call: Callable[[], Any], batches: Sequence[Any]) -> Any:
-        return run_step(call, batches, self.reducer, before=note_updates)
+    def run_step(self, call: Callable[[], Any], batches: Sequence[Any], name: str) -> Any:
+        if NOW.is_running:  # Optimizers call this inside of a step.
+            return call()
+
+        def run() -> Any:
+            return run_step(call, batches, self.reducer, before=note_updates)
+
+        if NOW.step is not None:  # A Keras model's.
+            return run()
+        return LOOP.run(name, batches, run)
 
     def distribute(self, dataset: Any, plan: InputPlan, *, divides_batches: bool) -> Any:
         make = distribute if divides_batches else distribute_own

@@ -20,10 +20,11 @@ from typing import NoReturn
 
 from tfdist.cluster import PeerWatch, WorkerLostError
 from tfdist.cluster.rendezvous.collective_calls import END
+from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.peer_state import CallClock
 from tfdist.cluster.rendezvous.peer_watch import ProgramsDifferError
 from tfdist.process.endings import ENDED_INSIDE, end_now, ending_error, named
-from tfdist.process.progress_file import find_progress_file, in_phase
+from tfdist.process.progress_file import find_progress_file, in_phase, set_phase
 from tfdist.strategies.lost_workers import lost_workers_named, translate
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
@@ -41,6 +42,8 @@ class _Watched:
 
 
 _watched: _Watched | None = None
+# The times of the calls of the program's own loop; None before its first step, and in a `fit`.
+_loop: CallClock | None = None
 
 
 def watch_until_the_end(strategy: WorkerStrategy) -> None:
@@ -67,36 +70,72 @@ def needs_all_workers(
 
     A long wait is reported, with the workers that are late, and `--stall-timeout` limits it. An
     error about a lost worker becomes a `WorkerLostError`. If another worker waits in a block of
-    another kind, all end.
+    another kind, all end. In a program's own loop it is part of the training, as a step is.
 
     Args:
       kind: What the block is part of, in words: "evaluate".
       place: Returns where in it this worker is, if there is more to say.
       calls: Keeps the times of a training's steps.
     """
-    if _watched is None:
+    membership = membership_of_program()
+    if _watched is None or membership is None or membership.collectives.kind:
         yield
         return
-    membership = _watched.watch.membership
-    assert membership is not None
     with (
         lost_workers_named(_watched.strategy, membership),
         membership.collectives.running(kind, place),
     ):
-        if calls is None:
+        if calls is None and _loop is None:
             with in_phase("waiting"):
                 yield
             return
-        calls.begin()
+        file = find_progress_file() if calls is None else None
+        clock = calls or _loop
+        assert clock is not None
+        clock.begin()
+        if file is not None:
+            file.step_begins()
         try:
             yield
         finally:
-            calls.end()
+            clock.end()
+            if file is not None:
+                file.write(in_step=False)
+
+
+def membership_of_program() -> Membership | None:
+    """Returns the connections to the other workers that this program watches; None without."""
+    return None if _watched is None else _watched.watch.membership
+
+
+def begin_loop(calls: CallClock) -> None:
+    """Notes the first step of the program's own loop; `calls` keeps the times of its calls."""
+    global _loop
+    _loop = calls
+    membership = membership_of_program()
+    if membership is not None:
+        membership.calls = calls
+    file = find_progress_file()
+    if file is not None:
+        file.write(is_own_loop=True, step=0)
+    set_phase("training")
+
+
+def end_loop() -> None:
+    """Notes that no loop of the program's own is running any more."""
+    global _loop
+    _loop = None
+
+
+def note_progress() -> None:
+    """Notes, from another thread, that the call of the loop that is running goes on."""
+    if _loop is not None:
+        _loop.begin()
 
 
 def all_stop() -> bool:
     """Returns whether all workers call this instead of their next collective: `all_stop` there."""
-    membership = None if _watched is None else _watched.watch.membership
+    membership = membership_of_program()
     if membership is None:
         return True
     with in_phase("waiting"):
@@ -106,11 +145,13 @@ def all_stop() -> bool:
 @contextmanager
 def training(calls: CallClock) -> Iterator[None]:
     """Marks a training in the `with` block: an error that leaves it ends all workers."""
-    membership = None if _watched is None else _watched.watch.membership
+    global _loop
+    membership, loop = membership_of_program(), _loop
     if _watched is not None and membership is not None:
         _watched.has_failed = False
         membership.calls = calls
         membership.set_failure("")
+    _loop = None
     _note_loop(is_own=False)
     try:
         with in_phase("training"):
@@ -123,16 +164,17 @@ def training(calls: CallClock) -> Iterator[None]:
             membership.set_failure(_describe(error))
         raise
     finally:
+        _loop = loop
         _note_loop(is_own=True)
         if membership is not None:
-            membership.calls = None
+            membership.calls = loop
 
 
 def _note_loop(*, is_own: bool) -> None:
-    """Tells a launcher whether steps of this program are known: steps of a loop are not."""
+    """Tells a launcher whether this is code outside of `fit`, whose steps are not known yet."""
     file = find_progress_file()
     if file is not None:
-        file.write(is_own_loop=is_own)
+        file.write(is_own_loop=is_own, step=-1)
 
 
 def _describe(error: BaseException) -> str:

@@ -7,7 +7,7 @@ loss is scaled, an optimizer applies gradients. That code looks here. There is o
     keras.fit.fit_run, around a `fit`            fit           keras: callbacks, input, models
     keras.models, around a train, test or        step          keras: losses, optimizers, results;
       predict function                                           eager.replica_variable
-    run_step, around the replicas' code          is_running    run_step
+    run_step, around the replicas' code          is_running    eager.dialect
     replica_variable.reads_own, reads_combined   reads         eager.replica_variable
     keras.fit_profile                            has_profiled  keras.fit_profile
 
@@ -152,14 +152,14 @@ class KerasStep:
         self.rows = self.shares = self.total_rows = None
         self.losses = [ReplicaLosses() for _ in range(max(1, len(batches)))]
         self.assignments = []
-        firsts = [_first_tensor(batch) for batch in batches]
+        firsts = [first_tensor(batch) for batch in batches]
         if all(first is not None for first in firsts):
             self._count(firsts, reducer)
 
     def _count(self, firsts: Sequence[Any], reducer: Reducer) -> None:
         """Notes the rows of each replica; a collective if they may differ and there is a loss."""
         with tf.device(HOST):
-            rows = [_rows_of(first) for first in firsts]  # [] each
+            rows = [rows_of(first) for first in firsts]  # [] each
             if self.is_training and self.results is not None:
                 self.results.count(rows)
             known = [first.shape[0] for first in firsts]
@@ -257,8 +257,6 @@ def run_step(
       reducer: Combines values over all replicas.
       before: Called first.
     """
-    if NOW.is_running:  # Optimizers call this inside of a step.
-        return call()
     before()
     step = NOW.step
     if step is not None:
@@ -319,14 +317,15 @@ def loss_in(logs: Any) -> Any:
     return logs.get("loss") if isinstance(logs, dict) else None
 
 
-def _first_tensor(batch: Any) -> Any:
+def first_tensor(batch: Any) -> Any:
+    """Returns the first tensor of a batch that has rows; None without one."""
     for leaf in tf.nest.flatten(batch):
         if tf.is_tensor(leaf) and leaf.shape.rank:
             return leaf
     return None
 
 
-def _rows_of(leaf: Any) -> tf.Tensor:
+def rows_of(leaf: Any) -> tf.Tensor:
     """Returns the rows of a dense, sparse or ragged tensor: int32 []."""
     if isinstance(leaf, tf.RaggedTensor):
         return tf.cast(leaf.nrows(), tf.int32)

@@ -49,7 +49,7 @@ class GraphDialect:
     def refuse_late_entry(self) -> None:
         """Does nothing: the workers of a graph meet before its first session."""
 
-    def run_step(self, call: Callable[[], Any], batches: Sequence[Any]) -> Any:
+    def run_step(self, call: Callable[[], Any], batches: Sequence[Any], name: str) -> Any:
         return call()
 
     def distribute(self, dataset: Any, plan: InputPlan, *, divides_batches: bool) -> Any:

@@ -23,13 +23,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.environment import read_run, read_snapshot_steps
-from tfdist.process.endings import OneLineError, print_to_stderr
+from tfdist.process.endings import print_to_stderr
 from tfdist.process.identity import is_abandoned, owned_name
 from tfdist.process.progress_file import find_progress_file
 from tfdist.process.snapshot_folders import name_for
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
 from tfdist.strategies.eager.run import all_stop, needs_all_workers
 from tfdist.strategies.keras.backups import backups_in, position_of_backup, recover_backups
+from tfdist.strategies.keras.comparison import compare_lengths
 from tfdist.strategies.keras.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
 from tfdist.strategies.keras.input import start_after
 from tfdist.strategies.keras.snapshots import FitSnapshots, is_built, state_of, why_none
@@ -51,9 +52,6 @@ _READS_NO_BATCH = {
     "ModelCheckpoint": "save_freq",
     "TensorBoard": "update_freq",
 }
-
-# The most bytes of the names of a model's losses that are compared.
-_LOSS_BYTES = 160
 
 
 def tfdist_callbacks(callbacks: Any, strategy: Any, given: Sequence[Any]) -> tuple[Any, Any]:
@@ -141,10 +139,6 @@ def _synchronize_in(kind: str) -> None:
         synchronize()
 
 
-class FitsDifferError(OneLineError, ValueError):
-    """The workers' calls of `fit` have other epochs, other numbers of steps, or another loss."""
-
-
 class AfterOthers:
     """Shares what one worker has restored, then lets the run know what it has to do.
 
@@ -169,8 +163,7 @@ class AfterOthers:
         steps, epochs = self.params.get("steps"), self.params.get("epochs") or 1
         with needs_all_workers("the start of fit"):
             if run is not None:
-                _compare(run, epochs, steps, reducer.collectives)
-                _compare_losses(self.model, reducer.collectives)
+                compare_lengths(epochs, run.first_epoch, steps, reducer.collectives)
             if run is not None:
                 run.snapshots = self._make_snapshots(run)
                 if run.snapshots is not None:
@@ -278,54 +271,6 @@ class AfterOthersInBatches(AfterOthers):
             return
         run.wants_stop = True
         self.model.stop_training = run.stops = all_stop()
-
-
-def _compare(run: FitRun, epochs: int, steps: int | None, collectives: Any) -> None:
-    """Checks that all workers' calls of `fit` have as many epochs and steps. A collective.
-
-    Raises:
-      FitsDifferError: On every worker, if they do not.
-    """
-    own = tf.constant([[epochs, run.first_epoch, -1 if steps is None else steps]], tf.int64)
-    rows = collectives.gather(own, "fits", same_rows=True).numpy().tolist()
-    names = ("epochs", "initial_epoch", "steps in an epoch")
-    for name, values in zip(names, zip(*rows, strict=True), strict=True):
-        known = {worker: value for worker, value in enumerate(values) if value >= 0}
-        first = next(iter(known), 0)
-        other = next((worker for worker, value in known.items() if value != known[first]), None)
-        if other is not None:
-            raise FitsDifferError(
-                f"fit has {known[first]} {name} on worker {first} and {known[other]} on worker "
-                f"{other}: it must have as many on all. Give all workers the same epochs, and "
-                "datasets of equal lengths."
-            )
-
-
-def _compare_losses(model: Any, collectives: Any) -> None:
-    """Checks that the models of all workers have the same loss. A collective.
-
-    Raises:
-      FitsDifferError: On every worker, if they do not.
-    """
-    own = _loss_names(getattr(model, "loss", None)).encode()[:_LOSS_BYTES].ljust(_LOSS_BYTES)
-    message = tf.constant([[*own]], tf.int64)
-    rows = collectives.gather(message, "losses", same_rows=True).numpy().tolist()
-    names = [bytes(row).decode(errors="replace").strip() for row in rows]
-    other = next((worker for worker, name in enumerate(names) if name != names[0]), None)
-    if other is not None:
-        raise FitsDifferError(
-            f"the model has the loss {names[0]} on worker 0 and {names[other]} on worker {other}: "
-            "all workers must compile it with the same loss."
-        )
-
-
-def _loss_names(loss: Any) -> str:
-    """Returns the names of a model's losses, without numbers that a process adds to names."""
-    if isinstance(loss, Mapping):
-        return ", ".join(f"{key}: {_loss_names(loss[key])}" for key in sorted(loss, key=str))
-    if isinstance(loss, list | tuple):
-        return ", ".join(map(_loss_names, loss))
-    return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
 
 
 def _sees_batches(callbacks: Any, callback: Any) -> bool:

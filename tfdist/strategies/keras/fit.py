@@ -27,6 +27,7 @@ from tfdist.process.progress_file import find_progress_file, set_phase
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize
 from tfdist.strategies.eager.run import needs_all_workers, training
 from tfdist.strategies.eager.step import NOW, loss_in
+from tfdist.strategies.keras.comparison import compare_compiled
 from tfdist.strategies.keras.fit_profile import profile_of_run
 from tfdist.strategies.keras.snapshots import FitSnapshots
 from tfdist.strategies.saving.stop_limit import StopLimit
@@ -290,6 +291,8 @@ def fit_run(model: Any, strategy: Any, first_epoch: int = 0) -> Iterator[None]:
                 if outer is None:
                     stack.enter_context(signals.noted())
                     stack.enter_context(training(signals.calls))
+                with needs_all_workers("the start of fit"):
+                    compare_compiled(model, strategy.extended.collectives)
                 yield
                 run.end()
         finally:

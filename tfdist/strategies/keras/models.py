@@ -32,6 +32,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.eager.datasets import renewed
+from tfdist.strategies.eager.own_loop import LOOP
 from tfdist.strategies.eager.replica_variable import SEED_STEP, reads_own
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step import KerasStep, keras_step, sum_over_replicas
@@ -261,7 +262,7 @@ def _train_function(model: Any, strategy: Any, function: Callable[..., Any]) -> 
             if logs_of_all is not None:
                 logs_of_all.set_combines(True)
             with (
-                needs_all_workers("train_on_batch"),
+                LOOP.step("train_on_batch"),
                 keras_step(
                     is_training=True, results=results, rows_may_differ=inspect.isgenerator(iterator)
                 ),

@@ -21,6 +21,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.strategies.dialect import is_tensorflow_2
+from tfdist.strategies.reductions.contents import note_contents
+from tfdist.strategies.reductions.engine import executing_instances
 
 # How often each message's name occurs in each function that is traced from Python.
 _occurrences: WeakKeyDictionary[tf.Graph, Counter[str]] = WeakKeyDictionary()
@@ -37,6 +39,8 @@ def message_name(name: str) -> str:
     name = re.sub(r"[^A-Za-z0-9_./-]", "_", name)  # What a name scope may contain.
     if tf.executing_eagerly():
         return name  # Eager messages are sent one after the other.
+    if executing_instances() is None:
+        note_contents(messages=1)
     function = v1.get_default_graph()
     while hasattr(function.outer_graph, "outer_graph"):
         function = function.outer_graph

@@ -19,6 +19,7 @@ from tfdist.strategies.reductions.collectives import (
     broadcast,
     sent_as,
 )
+from tfdist.strategies.reductions.contents import note_contents
 from tfdist.strategies.reductions.early_reduction import make_first
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
 from tfdist.strategies.reductions.path import ReplicaValues, ReplicaWeights
@@ -180,6 +181,7 @@ class Reducer:
         collectives = self.collectives
         own = [add_replicas(parts, mean=mean) for parts in values]
         self.built.num_values += len(values)
+        note_contents(reductions=len(values))
         if collectives.num_workers == 1:
             return own
         described = [_describe(parts[0], half) for parts in values]
