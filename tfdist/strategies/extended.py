@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -22,6 +23,8 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.process import endings
 from tfdist.strategies.dialect import Dialect, is_tensorflow_2
+from tfdist.strategies.divided.tables import Partitioner, Tables
+from tfdist.strategies.divided.variable import own_rows
 from tfdist.strategies.eager.dialect import EagerDialect
 from tfdist.strategies.eager.functions import FunctionsOfReplicas, is_tf_function
 from tfdist.strategies.eager.replica_variable import ReplicaVariable
@@ -38,6 +41,7 @@ from tfdist.strategies.private_tensorflow import (
     run_in_replica_threads,
 )
 from tfdist.strategies.reductions.collectives import is_mean
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
@@ -55,6 +59,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
       task: This worker's part of a device's full name, such as "/job:worker/replica:0/task:1"; ""
         where a session has no other tasks.
       half: The dtype in which float32 gradients are sent to other workers; None is float32.
+      partitioner: Says which variables are divided between the workers; None divides none.
 
     Attributes:
       reducer: Combines values over all replicas.
@@ -74,6 +79,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         collectives: Collectives,
         task: str = "",
         half: tf.DType | None = None,
+        partitioner: Partitioner | None = None,
     ) -> None:
         endings.install()
         vary_seeds_of_replicas()
@@ -83,9 +89,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._is_entered = False  # By a program of TensorFlow 2.
         self.reducer = Reducer(collectives, placement.num_replicas, half)
         self.divides_batches = True
-        self.graph_variables = GraphVariables(placement, self.reducer)
+        tables = Tables(partitioner, self.reducer)
+        self.graph_variables = GraphVariables(placement, self.reducer, tables)
         self._graph = GraphDialect(self.graph_variables)
-        eager_variables = EagerVariables(placement, self.reducer)
+        eager_variables = EagerVariables(placement, self.reducer, tables)
         self._eager = EagerDialect(eager_variables, self.reducer)
         self._functions = FunctionsOfReplicas(self, self._call_for_each_replica)
 
@@ -211,8 +218,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         # other values, such as losses.
         if not all(isinstance(to, tf.Variable) for _, to in value_destination_pairs):
             return self._combined(values, reduce_op)
-        names = [name_of(to) for _, to in value_destination_pairs]
-        return self.reducer.reduce_gradients(values, names, mean=is_mean(reduce_op))
+        targets = [to for _, to in value_destination_pairs]
+        return self.reducer.reduce_gradients(
+            values,
+            [name_of(to) for to in targets],
+            mean=is_mean(reduce_op),
+            divisions=[division_of(to) for to in targets],
+        )
 
     def parts_of(self, value: Any) -> list[Value]:
         """Returns the values of this worker's replicas as tensors or slices.
@@ -253,7 +265,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     ) -> Any:
         # Replicas of this worker have got the same reduced gradient, one tensor for each.
         args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), dict(kwargs or {})))
-        with self._dialect.colocated_with(var), tf.device(var.device):
+        is_divided = division_of(var) is not None
+        if is_divided:
+            for one in tf.nest.flatten((args, kwargs)):
+                if isinstance(one, tf.IndexedSlices):
+                    var.check_slices(one)
+        rows = own_rows() if is_divided else nullcontext()
+        with self._dialect.colocated_with(var), tf.device(var.device), rows:
             result = self.reducer.if_counted(lambda: fn(var, *args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)
 

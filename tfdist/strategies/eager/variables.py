@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
+from tfdist.strategies.divided.tables import Tables
 from tfdist.strategies.eager.replica_data import depends_on_replica
 from tfdist.strategies.eager.replica_variable import (
     SCATTERS,
@@ -65,9 +66,10 @@ class ModelsDifferError(OneLineError, ValueError):
 class EagerVariables:
     """Makes and reads variables outside of v1 graphs."""
 
-    def __init__(self, placement: Placement, reducer: Reducer) -> None:
+    def __init__(self, placement: Placement, reducer: Reducer, tables: Tables) -> None:
         self._placement = placement
         self._reducer = reducer
+        self._tables = tables
 
     def create(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         """Makes a variable with worker 0's initial value.
@@ -75,8 +77,13 @@ class EagerVariables:
         A collective where there are several workers: every worker makes the same variables, in the
         same order.
         """
-        colocate_with = kwargs.pop("colocate_with", None)
         device = self._placement.eager_variable_device
+        division = self._tables.plan(kwargs)
+        if division is not None:
+            with tf.init_scope(), tf.device(device):
+                self._describe(division.name, division.describe())
+                return self._tables.create(division, kwargs)
+        colocate_with = kwargs.pop("colocate_with", None)
         if self._reducer.num_replicas == 1 or kwargs.get("name") in _OF_ONE_WORKER:
             with tf.device(device):
                 return next_creator(**kwargs)
@@ -118,9 +125,22 @@ class EagerVariables:
         if self._reducer.collectives.num_workers == 1 or has_no_message:
             return value
         name = kwargs.get("name") or "Variable"
-        own = f"{name}, {value.dtype.name} {value.shape.as_list()}"
         size = value.dtype.size * value.shape.num_elements()
         content = value.numpy().tobytes() if size <= _SMALL_BYTES else b""
+        found = self._describe(name, f"{value.dtype.name} {value.shape.as_list()}", content)
+        if size > _SMALL_BYTES:
+            with needs_all_workers("making a variable", lambda: f"making the variable {name}"):
+                return self._reducer.broadcast(value, name)
+        numbers = np.frombuffer(found[:size], value.dtype.as_numpy_dtype)
+        return tf.constant(numbers.reshape(value.shape))
+
+    def _describe(self, name: str, what: str, content: bytes = b"") -> bytes:
+        """Checks that all workers make this variable next, and returns worker 0's content.
+
+        Raises:
+          ModelsDifferError: If this worker makes another variable.
+        """
+        own = f"{name}, {what}"
         described = own.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0")
         message = np.frombuffer(described + content.ljust(_SMALL_BYTES, b"\0"), np.int32)
         with needs_all_workers("making a variable", lambda: f"making the variable {name}"):
@@ -132,10 +152,7 @@ class EagerVariables:
                     f"and worker 0 makes {theirs.rstrip(bytes(1)).decode(errors='replace')}. All "
                     "workers must make the same variables, in the same order."
                 )
-            if size > _SMALL_BYTES:
-                return self._reducer.broadcast(value, name)
-        found = received[_DESCRIPTION_BYTES : _DESCRIPTION_BYTES + size]
-        return tf.constant(np.frombuffer(found, value.dtype.as_numpy_dtype).reshape(value.shape))
+        return bytes(received[_DESCRIPTION_BYTES:])
 
 
 class SharedVariable(ResourceVariable):  # type: ignore[misc]

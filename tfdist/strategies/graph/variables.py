@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.divided.tables import Tables
 from tfdist.strategies.placement import HOST, Placement, lift_initial_value
 from tfdist.strategies.private_tensorflow import constructor_arguments
 from tfdist.strategies.reductions.reducer import Reducer
@@ -24,9 +25,10 @@ from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariabl
 class GraphVariables:
     """Makes and combines the variables of the current graph."""
 
-    def __init__(self, placement: Placement, reducer: Reducer) -> None:
+    def __init__(self, placement: Placement, reducer: Reducer, tables: Tables) -> None:
         self._placement = placement
         self._reducer = reducer
+        self._tables = tables
         self._is_inside_loop = False
         self._sends_each_initial_value = True
 
