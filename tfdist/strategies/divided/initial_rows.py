@@ -65,7 +65,8 @@ def own_rows_of(value: Any, division: Division) -> tf.Tensor:
       division: The table's division.
     """
     if not callable(value):
-        return _sliced(tf.convert_to_tensor(value, division.dtype), division)
+        tensor = tf.convert_to_tensor(value, division.dtype)
+        return _rows(tensor, division) if tf.is_symbolic_tensor(tensor) else _sliced(tensor, division)
     if not tf.executing_eagerly():
         return _rows(tf.convert_to_tensor(value(), division.dtype), division)
     rows: list[tf.Tensor] = []
@@ -107,6 +108,9 @@ def _rows_of(whole: tf.Tensor, division: Division) -> tf.Tensor | None:
     if op.type == "ZerosLike":
         return tf.zeros(division.own_shape, whole.dtype)
     if op.type == "Const":
+        proto = op.get_attr("value")
+        if not proto.tensor_content and len(proto.float_val) == 1:  # One number for all rows.
+            return tf.fill(division.own_shape, proto.float_val[0])
         return tf.constant(tf.get_static_value(whole)[division.own_start : division.own_stop])
     if op.type in _ELEMENTWISE:
         inputs: list[tf.Tensor] = []

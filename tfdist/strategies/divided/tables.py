@@ -101,6 +101,7 @@ class Tables:
         arguments = constructor_arguments(kwargs)
         arguments["initial_value"] = own_rows_of(kwargs.get("initial_value"), division)
         arguments.pop("shape", None)
+        arguments["dtype"] = division.dtype
         variable = DividedVariable(self._reducer, division, arguments)
         if division.worker_index == 0 and division_of(kwargs.get("colocate_with")) is None:
             print_to_stderr(

@@ -53,9 +53,9 @@ def is_of_own() -> bool:
 class DividedVariable(ResourceVariable):  # type: ignore[misc]
     """This worker's rows of a table, or of a table's slot.
 
-    Its shape is that of its rows. Looking up takes ids of the whole table, and is a collective. In
+    Looking up takes ids of the whole table, and is a collective. In
     `own_rows` all of it is like a variable of these rows, whose indices begin at 0. The private
-    members that start with `_handle`, `_dense` and `_save_slice_info` are those of the base class.
+    members that start with `_handle`, `_as_graph_element` and `_save_slice_info` are those of the base class.
 
     Args:
       reducer: Sends values between the workers.
@@ -67,6 +67,10 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
         super().__init__(**arguments)
         self.reducer = reducer
         self.division = division
+        self._set_save_slice_info(division.slice_info())
+        if not tf.executing_eagerly():
+            with tf.device(self.device), tf.control_dependencies(None):
+                self._refusing = self._make_refusing()
 
     @property
     def handle(self) -> tf.Tensor:
@@ -83,6 +87,12 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
     @_handle.setter
     def _handle(self, handle: tf.Tensor) -> None:
         self._own_handle = handle
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the whole table; in an update, of this worker's rows."""
+        own: tf.TensorShape = super().shape
+        return own if self._is_readable() else tf.TensorShape(self.division.shape)
 
     def _is_readable(self) -> bool:
         return is_of_own() or "division" not in self.__dict__  # The constructor reads it.
@@ -144,11 +154,14 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
 
     def _check_read(self) -> None:
         if not self._is_readable():
-            raise self._refused(
-                "reading all of it",
-                "Look rows up by tf.nn.embedding_lookup or tf.gather, or inspect some by "
-                "strategy.read_rows(table, ids)",
-            )
+            raise self._refusal_of_read()
+
+    def _refusal_of_read(self) -> DividedTableError:
+        return self._refused(
+            "reading all of it",
+            "Look rows up by tf.nn.embedding_lookup or tf.gather, or inspect some by "
+            "strategy.read_rows(table, ids)",
+        )
 
     def _refused(self, what: str, fix: str) -> DividedTableError:
         division = self.division
@@ -157,6 +170,18 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
             f"need its {division.num_bytes:,} bytes on each. {fix}; or let variable_partitioner "
             "leave it whole."
         )
+
+    def _as_graph_element(self) -> tf.Tensor:
+        """Returns the tensor that `session.run` fetches for this variable: one that fails.
+
+        Ops that are made beside the variable have this tensor's device.
+        """
+        return self._refusing
+
+    def _make_refusing(self) -> tf.Tensor:
+        refused = tf.debugging.Assert(False, [str(self._refusal_of_read())])
+        with tf.control_dependencies([refused]):
+            return tf.constant(0)
 
     # Assignments.
 
