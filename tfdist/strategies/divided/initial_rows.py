@@ -66,7 +66,9 @@ def own_rows_of(value: Any, division: Division) -> tf.Tensor:
     """
     if not callable(value):
         tensor = tf.convert_to_tensor(value, division.dtype)
-        return _rows(tensor, division) if tf.is_symbolic_tensor(tensor) else _sliced(tensor, division)
+        return (
+            _rows(tensor, division) if tf.is_symbolic_tensor(tensor) else _sliced(tensor, division)
+        )
     if not tf.executing_eagerly():
         return _rows(tf.convert_to_tensor(value(), division.dtype), division)
     rows: list[tf.Tensor] = []

@@ -78,6 +78,8 @@ class Tables:
         if found is None or not found[0].is_fully_defined() or not found[0].rank:
             return None
         shape, dtype = found
+        if dtype.size not in (4, 8) or dtype.is_complex:
+            return None
         name = kwargs.get("name") or "Variable"
         whole = tuple(shape)
         if beside is not None:

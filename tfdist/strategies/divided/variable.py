@@ -55,7 +55,7 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
 
     Looking up takes ids of the whole table, and is a collective. In
     `own_rows` all of it is like a variable of these rows, whose indices begin at 0. The private
-    members that start with `_handle`, `_as_graph_element` and `_save_slice_info` are those of the base class.
+    members `_handle`, `_as_graph_element` and `_save_slice_info` are those of the base class.
 
     Args:
       reducer: Sends values between the workers.
@@ -67,7 +67,8 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
         super().__init__(**arguments)
         self.reducer = reducer
         self.division = division
-        self._set_save_slice_info(division.slice_info())
+        name = self.name.partition(":")[0]
+        self._set_save_slice_info(division.slice_info(name))
         if not tf.executing_eagerly():
             with tf.device(self.device), tf.control_dependencies(None):
                 self._refusing = self._make_refusing()
@@ -97,11 +98,12 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
     def _is_readable(self) -> bool:
         return is_of_own() or "division" not in self.__dict__  # The constructor reads it.
 
-    def read_rows(self, start: int, stop: int) -> tf.Tensor:
-        """Returns some of this worker's rows, by their numbers among these, in any context."""
-        return self._gathered(tf.range(start, stop))
+    @property
+    def name_in_checkpoint(self) -> str:
+        return str(self._save_slice_info.full_name)
 
-    def _gathered(self, rows: tf.Tensor) -> tf.Tensor:
+    def gather_own(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns some of this worker's rows, by their numbers among these, in any context."""
         with tf.device(self.device):
             return tf.raw_ops.ResourceGather(
                 resource=self._own_handle, indices=rows, dtype=self.dtype
@@ -115,7 +117,7 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
         ids = tf.convert_to_tensor(indices)
         division, replica = self.division, replica_in_worker()
         message = f"{division.name}/look_up" + (f"_{replica}" if replica else "")
-        rows = look_up(self.reducer.collectives, division, ids, self._gathered, message)
+        rows = look_up(self.reducer.collectives, division, ids, self.gather_own, message)
         if not self.dtype.is_floating:
             return rows
         if self.trainable:

@@ -80,10 +80,10 @@ class Division:
         """Describes the division; equal on all workers."""
         return f"{self.dtype.name} {list(self.shape)} divided between {self.num_workers} workers"
 
-    def slice_info(self) -> Any:
-        """Returns TensorFlow's description of this worker's rows, for checkpoints."""
+    def slice_info(self, name: str) -> Any:
+        """Returns TensorFlow's description of this worker's rows, for a name in checkpoints."""
         offset = [self.own_start, *(0 for _ in self.shape[1:])]
-        return v1.Variable.SaveSliceInfo(self.name, [*self.shape], offset, [*self.own_shape])
+        return v1.Variable.SaveSliceInfo(name, [*self.shape], offset, [*self.own_shape])
 
 
 def _size(shape: tuple[int, ...]) -> int:

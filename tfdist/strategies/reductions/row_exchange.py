@@ -137,5 +137,7 @@ def _checked(ids: tf.Tensor, division: Division) -> tf.Tensor:
     """Returns ids; the step fails, on this worker's host, if one is not a row."""
     wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= division.num_rows))
     text = f"{division.name} has {division.num_rows:,} rows, from 0 on; a look-up asks for row"
-    with tf.control_dependencies([tf.debugging.Assert(tf.equal(tf.size(wrong), 0), [text, wrong[:1]])]):
+    with tf.control_dependencies(
+        [tf.debugging.Assert(tf.equal(tf.size(wrong), 0), [text, wrong[:1]])]
+    ):
         return tf.identity(ids)
