@@ -10,9 +10,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster, PeerWatch, Task
+from tfdist.strategies.divided.tables import check_partitioner
 from tfdist.strategies.eager.functions import without_partial
+from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.extended import WorkerExtended
 from tfdist.strategies.placement import ReplicaCount, own_gpu, place
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.reductions.engine import Collectives
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
@@ -50,8 +53,11 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
       full_name: This worker's part of a device's full name, such as
         "/job:worker/replica:0/task:1"; "" where a session has no other tasks.
       half: The dtype in which float32 gradients are sent to other workers; None is float32.
+      partitioner: Says which variables are divided between the workers, as `variable_partitioner`
+        of `tf.distribute.ParameterServerStrategy` does; None divides none.
 
     Raises:
+      DividedTableError: If `partitioner` is not a function.
       DeviceError: If a device does not exist.
     """
 
@@ -73,7 +79,9 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         local_index: int = 0,
         full_name: str = "",
         half: tf.DType | None = None,
+        partitioner: Any = None,
     ) -> None:
+        checked = check_partitioner(partitioner)
         if device is None:
             device = own_gpu(local_index, replicas.num_devices)
         placement = place(
@@ -82,7 +90,7 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
             num_replicas=replicas.number,
             devices_per_replica=replicas.devices_each,
         )
-        super().__init__(WorkerExtended(self, placement, collectives, full_name, half))
+        super().__init__(WorkerExtended(self, placement, collectives, full_name, half, checked))
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver | None:
@@ -115,6 +123,22 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         """
         fn, args, kwargs = without_partial(fn, args, kwargs)
         return super().run(fn, args, kwargs, options)
+
+    def read_rows(self, table: Any, ids: Any) -> tf.Tensor:
+        """Returns rows of a variable that may be divided between the workers, for inspection.
+
+        A collective if it is divided: every worker must call it; each gets the rows that it asks
+        for.
+
+        Args:
+          table: A variable made in the strategy's scope.
+          ids: Integers, the numbers of rows in the whole table.
+        """
+        inner = table if isinstance(table, tf.Variable) else table.value
+        if division_of(table) is None or not tf.executing_eagerly():
+            return tf.gather(inner, ids)
+        with needs_all_workers("read_rows"):
+            return tf.stop_gradient(tf.gather(inner, ids))
 
     def join_workers(self) -> None:
         """Joins the other workers for TensorFlow 2; a second call changes nothing."""

@@ -24,6 +24,8 @@ import tensorflow.compat.v1 as v1
 from tfdist.process import endings
 from tfdist.process.progress_file import find_progress_file
 from tfdist.strategies.dialect import Dialect, is_tensorflow_2
+from tfdist.strategies.divided.tables import Partitioner, Tables
+from tfdist.strategies.divided.variable import own_rows
 from tfdist.strategies.eager.dialect import EagerDialect
 from tfdist.strategies.eager.functions import FunctionsOfReplicas, is_tf_function
 from tfdist.strategies.eager.own_loop import LOOP
@@ -43,6 +45,7 @@ from tfdist.strategies.private_tensorflow import (
     write_converted_code_into,
 )
 from tfdist.strategies.reductions.collectives import is_mean
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.slices import Value
@@ -60,6 +63,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
       task: This worker's part of a device's full name, such as "/job:worker/replica:0/task:1"; ""
         where a session has no other tasks.
       half: The dtype in which float32 gradients are sent to other workers; None is float32.
+      partitioner: Says which variables are divided between the workers; None divides none.
 
     Attributes:
       reducer: Combines values over all replicas.
@@ -79,6 +83,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         collectives: Collectives,
         task: str = "",
         half: tf.DType | None = None,
+        partitioner: Partitioner | None = None,
     ) -> None:
         endings.install()
         file = find_progress_file()
@@ -91,9 +96,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._is_entered = False  # By a program of TensorFlow 2.
         self.reducer = Reducer(collectives, placement.num_replicas, half)
         self.divides_batches = True
-        self.graph_variables = GraphVariables(placement, self.reducer)
+        tables = Tables(partitioner, self.reducer)
+        self.graph_variables = GraphVariables(placement, self.reducer, tables)
         self._graph = GraphDialect(self.graph_variables)
-        eager_variables = EagerVariables(placement, self.reducer)
+        eager_variables = EagerVariables(placement, self.reducer, tables)
         self._eager = EagerDialect(eager_variables, self.reducer)
         self._functions = FunctionsOfReplicas(self, self._call_for_each_replica)
 
@@ -234,8 +240,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         # other values, such as losses.
         if not all(isinstance(to, tf.Variable) for _, to in value_destination_pairs):
             return self._combined(values, reduce_op)
-        names = [name_of(to) for _, to in value_destination_pairs]
-        return self.reducer.reduce_gradients(values, names, mean=is_mean(reduce_op))
+        targets = [to for _, to in value_destination_pairs]
+        return self.reducer.reduce_gradients(
+            values,
+            [name_of(to) for to in targets],
+            mean=is_mean(reduce_op),
+            divisions=[division_of(to) for to in targets],
+        )
 
     def parts_of(self, value: Any) -> list[Value]:
         """Returns the values of this worker's replicas as tensors or slices.
@@ -277,7 +288,13 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
     ) -> Any:
         # Replicas of this worker have got the same reduced gradient, one tensor for each.
         args, kwargs = tf.nest.map_structure(_own_value, (tuple(args), dict(kwargs or {})))
-        with self._dialect.colocated_with(var), tf.device(var.device):
+        is_divided = division_of(var) is not None
+        if is_divided:
+            for one in tf.nest.flatten((args, kwargs)):
+                if isinstance(one, tf.IndexedSlices):
+                    var.check_slices(one)
+        rows = own_rows() if is_divided else nullcontext()
+        with self._dialect.colocated_with(var), tf.device(var.device), rows:
             result = self.reducer.if_counted(lambda: fn(var, *args, **kwargs))
         return result if group else tf.nest.map_structure(self._local_results, result)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfdist.strategies.base import BaseStrategy
 from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.reductions.engine import NoCollectives
@@ -23,6 +25,7 @@ class LocalStrategy(BaseStrategy):
         first GPU, or the second logical CPU on a machine without one.
       variables_on_host: Whether variables, slots and updates are on the host rather than on the
         device of the first replica.
+      variable_partitioner: As in `MultiWorkerStrategy`. One process holds every row.
 
     Raises:
       DeviceError: If a device does not exist.
@@ -34,10 +37,13 @@ class LocalStrategy(BaseStrategy):
         num_replicas: int | None = None,
         device: str | None = None,
         variables_on_host: bool = True,
+        *,
+        variable_partitioner: Any = None,
     ) -> None:
         super().__init__(
             NoCollectives(),
             replicas=count_replicas(num_replicas),
             device=device,
             variables_on_host=variables_on_host,
+            partitioner=variable_partitioner,
         )

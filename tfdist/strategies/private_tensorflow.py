@@ -213,6 +213,11 @@ def read_on_tape(
     return value
 
 
+def mark_as_read(variable: tf.Variable) -> None:
+    """Tells the tapes that a variable is read: they watch it from now on."""
+    variable_accessed(variable)
+
+
 def nested_layers(model: Any) -> list[Any]:
     """Returns the layers inside a Keras layer or model, at any depth.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from tfdist.cluster.arguments import check_number
 from tfdist.cluster.environment import find_engine, find_instance
@@ -34,6 +34,7 @@ def strategy_for_run(
     *,
     num_replicas: int | None = None,
     compression: Compression | None = None,
+    variable_partitioner: Any = None,
 ) -> RunStrategy:
     """Makes the strategy that fits the way in which this process was started.
 
@@ -51,6 +52,8 @@ def strategy_for_run(
         after it. None takes the number given to `tfdist run`, or 1.
       compression: "fp16" or "bf16" sends float32 gradients to other workers in half precision. No
         effect in a run of one process.
+      variable_partitioner: A partitioner of `tf.distribute.experimental.partitioners`, or None. A
+        variable of which it makes more than one shard is divided between the workers.
 
     Raises:
       ValueError: If `compression` or `num_replicas` is not allowed.
@@ -64,13 +67,24 @@ def strategy_for_run(
     engine = find_engine()
     if engine == "horovod":
         return HorovodStrategy(
-            device, variables_on_host, num_replicas=num_replicas, compression=compression
+            device,
+            variables_on_host,
+            num_replicas=num_replicas,
+            compression=compression,
+            variable_partitioner=variable_partitioner,
         )
     if engine == "grpc":
         return MultiWorkerStrategy(
-            None, device, variables_on_host, num_replicas=num_replicas, compression=compression
+            None,
+            device,
+            variables_on_host,
+            num_replicas=num_replicas,
+            compression=compression,
+            variable_partitioner=variable_partitioner,
         )
-    return LocalStrategy(num_replicas, device, variables_on_host)
+    return LocalStrategy(
+        num_replicas, device, variables_on_host, variable_partitioner=variable_partitioner
+    )
 
 
 def join_run() -> None:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.strategies import LocalStrategy
+from tfdist.strategies.divided.tables import Tables
 from tfdist.strategies.eager.replica_variable import AggregationError
 from tfdist.strategies.eager.variables import EagerVariables, ModelsDifferError
 from tfdist.strategies.placement import Placement
@@ -72,7 +73,10 @@ def make(line: _Line) -> Make:
     """Makes a variable on a worker, which waits for the other one."""
 
     def make(value: Any, name: str = "kernel", **options: Any) -> Any:
-        variables = EagerVariables(Placement(device="/device:CPU:0"), Reducer(line, 1, None))
+        reducer = Reducer(line, 1, None)
+        variables = EagerVariables(
+            Placement(device="/device:CPU:0"), reducer, Tables(None, reducer)
+        )
         return variables.create(lambda **_: None, initial_value=value, name=name, **options)
 
     return make

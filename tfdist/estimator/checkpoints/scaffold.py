@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError, mismatch
+from tfdist.strategies.divided.variable import own_rows
 from tfdist.strategies.placement import HOST
 
 
@@ -51,7 +52,8 @@ class CheckedScaffold:
         users = v1.get_collection(v1.GraphKeys.READY_FOR_LOCAL_INIT_OP)
         users = [self._scaffold.ready_for_local_init_op, *users]
         _add_ready_ops()
-        self._scaffold.finalize()
+        with own_rows():  # A saver writes and reads this worker's rows of divided tables.
+            self._scaffold.finalize()
         if any(op is not None for op in users):
             self.ready_for_local_init_op = self._scaffold.ready_for_local_init_op
         self._check(self._scaffold.saver)

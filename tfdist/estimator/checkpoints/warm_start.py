@@ -11,6 +11,8 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints import fit
 from tfdist.estimator.checkpoints.recovery import whole_at
+from tfdist.strategies.divided import pieces
+from tfdist.strategies.divided.variable import DividedTableError
 from tfdist.strategies.graph_walks import descendants
 from tfdist.strategies.private_tensorflow import replace_input
 
@@ -92,6 +94,12 @@ def apply_warm_start(settings: WarmStartSettings | None) -> None:
     """Initialises the current graph's variables from the settings' checkpoint."""
     if settings is None:
         return
+    for variable in pieces.divided_in(v1.get_default_graph()):
+        raise DividedTableError(
+            f"{variable.division.name} is divided between {variable.division.num_workers} workers, "
+            "which a warm start cannot initialize. Copy the checkpoint into model_dir, or start "
+            "with one worker, whose checkpoint any number of workers goes on from."
+        )
     v1.logging.info("Warm-starting with WarmStartSettings: %s", settings)
     checkpoint = whole_at(tf.compat.as_str(settings.ckpt_to_initialize_from))
     if checkpoint is not None:

@@ -28,6 +28,7 @@ from tfdist.estimator.checkpoints.input_progress import InputProgress, remove_po
 from tfdist.estimator.checkpoints.listing import is_remote, listed
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import NO_SPACE
+from tfdist.strategies.divided import pieces
 from tfdist.strategies.private_tensorflow import (
     delete_oldest_checkpoint,
     note_checkpoint,
@@ -104,6 +105,8 @@ class CheckpointWriter:
                 self._limit.note(what, time.monotonic() - began_s)
 
         if type(saver) is not v1.train.Saver or saver.saver_def is None or is_remote(save_path):
+            if pieces.divided_in(graph):
+                pieces.refuse_saver(graph)
             # Of a stand-in for a saver, calls alone are asked.
             earlier = list(saver.last_checkpoints) if isinstance(saver, v1.train.Saver) else []
             options.update(meta_graph_suffix=meta_graph_suffix, write_meta_graph=write_meta_graph)
@@ -115,12 +118,15 @@ class CheckpointWriter:
             return path
         folder, name = os.path.split(save_path)
         ops = self._ops_of(saver, graph)
+        tables = pieces.take(graph)
 
         def write(write_values: Callable[[str], str]) -> str:
             earlier = list(saver.last_checkpoints)
             with full_disk_named(folder, f"the {what}", sum(ops.num_bytes)):
                 with unfinished_in(folder) as unfinished:
                     path = write_values(os.path.join(unfinished, name))
+                    if tables is not None:
+                        pieces.merge(path, tables)
                     if write_meta_graph:
                         with graph.as_default():
                             saver.export_meta_graph(f"{path}.{meta_graph_suffix}", **options)

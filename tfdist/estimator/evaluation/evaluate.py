@@ -24,6 +24,8 @@ from tfdist.estimator.graph.step import next_batches
 from tfdist.estimator.inputs.batches import RunFirst, call_input_fn, make_input
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, is_keras_metric
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.divided import pieces
+from tfdist.strategies.divided.variable import DividedTableError
 from tfdist.strategies.placement import HOST, place
 from tfdist.strategies.saving.checkpoint_files import damage_named
 from tfdist.training.precision import find_precision
@@ -101,6 +103,12 @@ def build_evaluation(
         if is_untrained:
             warm_start()
         values = {name: value for name, (value, _) in all_metrics[0].items()}
+        for variable in pieces.divided_in(graph):
+            raise DividedTableError(
+                f"{variable.division.name} would be divided between the workers that evaluate, "
+                "and is restored by one. Give RunConfig no eval_distribute, or a strategy without "
+                "variable_partitioner there."
+            )
         share = None if strategy is None else strategy.extended.graph_variables.broadcast()
         stack.close()  # Savers are built outside the strategy's scope.
         return Evaluation(

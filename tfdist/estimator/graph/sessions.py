@@ -21,6 +21,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.config.run_config import RunConfig, default_session_config
 from tfdist.estimator.pipelined.spec import num_devices_in
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.divided.pieces import GraphPieces
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import call_prepared, is_closed
 
@@ -79,24 +80,31 @@ def _is_for_users(record: logging.LogRecord) -> bool:
 
 
 def restored_by_worker_0(
-    scaffold: v1.train.Scaffold, broadcast: tf.Operation, checkpoint_dir: str | None
+    scaffold: v1.train.Scaffold,
+    broadcast: tf.Operation,
+    checkpoint_dir: str | None,
+    tables: GraphPieces | None,
 ) -> v1.train.Scaffold:
     """Makes a scaffold that restores worker 0's checkpoint and sends its values to all workers.
 
     `broadcast` sets every variable to worker 0's value; a collective. Worker 0 alone has a
-    `checkpoint_dir`, to restore from.
+    `checkpoint_dir`, to restore from. `tables` moves the rows of divided tables in a checkpoint;
+    None without a checkpoint.
     """
     user_init_fn = scaffold.init_fn
 
     def initialize(new: v1.train.Scaffold, session: v1.Session) -> None:
         state = checkpoint_dir and tf.train.get_checkpoint_state(checkpoint_dir)
-        if state and state.model_checkpoint_path:
+        path = state.model_checkpoint_path if state else None
+        if state and path:
             new.saver.restore(session, state.model_checkpoint_path)
             new.saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
         elif user_init_fn is not None:
             user_init_fn(session)
         with in_phase("waiting"):
             session.run(broadcast)
+            if tables is not None:
+                tables.restore(session, path or None)
 
     return v1.train.Scaffold(init_fn=initialize, copy_from_scaffold=scaffold)
 

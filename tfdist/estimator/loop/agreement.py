@@ -28,6 +28,7 @@ from tfdist.estimator.inputs.batches import Input
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import LOST_WORKER
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.divided.pieces import GraphPieces, forget
 from tfdist.strategies.graph.step_counter import StepCounter
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.stop_signals import (
@@ -291,6 +292,8 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
       saver_and_timer: On worker 0, a `CheckpointSaverHook` that would save after every step, and
         what decides after which steps to save; else None.
       steps_per_call: Steps in one session call.
+      tables: What collects the rows of divided tables, and on worker 0 the folder for their files;
+        None without such tables.
     """
 
     def __init__(
@@ -300,7 +303,9 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         synchronize: tf.Operation | None,
         saver_and_timer: tuple[v1.train.CheckpointSaverHook, v1.train.SecondOrStepTimer] | None,
         steps_per_call: int,
+        tables: tuple[GraphPieces, str | None] | None = None,
     ) -> None:
+        self._tables = tables
         self._agreement = agreement
         self._weight_check = weight_check
         self._synchronize = synchronize
@@ -317,6 +322,7 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def after_create_session(self, session: v1.Session, coord: v1.train.Coordinator) -> None:
         self._counter.start(session)
+        self._collect(session)
         if self._saver is not None:
             self._timer.update_last_triggered_step(self._counter.step)
             self._saver.after_create_session(session, coord)
@@ -341,12 +347,21 @@ class SaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]
         self._prepare(session)
         if self._saver is not None:
             self._saver.end(session)
+        if self._tables is not None:
+            forget(session.graph)
+
+    def _collect(self, session: v1.Session) -> None:
+        if self._tables is not None:
+            pieces, folder = self._tables
+            with in_phase("waiting"):
+                pieces.collect(session, folder)
 
     def _prepare(self, session: v1.Session) -> None:
         self._weight_check(session, self._counter.step)
         if self._synchronize is not None:
             with in_phase("waiting"):
                 session.run(self._synchronize)
+        self._collect(session)
 
 
 class LeaveTogether(v1.train.SessionRunHook):  # type: ignore[misc]

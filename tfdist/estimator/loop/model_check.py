@@ -17,6 +17,7 @@ from tfdist.estimator.inputs.queued_input import leaves
 from tfdist.process.endings import COMES_AGAIN, OneLineError
 from tfdist.strategies.graph_walks import ancestors
 from tfdist.strategies.placement import Placement
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.reductions.reducer import GATHERED_ROWS
 from tfdist.training.half_precision import HALVES, is_half, stock_on_halves
 from tfdist.training.name_patterns import name_of
@@ -80,12 +81,17 @@ def describe_model(
     """
     return json.dumps(
         {
-            "variables": {v.op.name: f"{v.dtype.name} {v.shape}" for v in variables},
+            "variables": {v.op.name: _describe(v) for v in variables},
             "reductions": list(reductions),
             "combined_with": {name: list(others) for name, others in combined_with.items()},
             "settings": dict(settings),
         }
     )
+
+
+def _describe(variable: Any) -> str:
+    division = division_of(variable)
+    return f"{variable.dtype.name} {variable.shape}" if division is None else division.describe()
 
 
 def check_models(models: Sequence[str]) -> None:

@@ -39,6 +39,7 @@ from tfdist.estimator.loop.step_profile_hook import StepProfileHook
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
 from tfdist.estimator.loop.variable_inputs import find_variable_inputs
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.divided import pieces
 from tfdist.strategies.lost_workers import describe_failure, lost_workers_named
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of
@@ -117,9 +118,11 @@ class OtherWorkers(Peers):
     ) -> v1.train.Scaffold:
         # Always: worker 0 alone may have an init_fn, and all workers must make the same messages.
         broadcast = self._strategy.extended.graph_variables.broadcast()
+        made = pieces.GraphPieces(self._strategy.extended.reducer)
         restores = self.is_chief and found.path is not None
         checkpoint_dir = self._call.model_dir if restores else None
-        return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir)
+        tables = made if found.path is not None else None
+        return sessions.restored_by_worker_0(scaffold, broadcast, checkpoint_dir, tables)
 
     def hooks_of_input(self, inputs: Input) -> Hooks:
         what = "a step" if self._call.iterations == 1 else "a session call"
@@ -273,8 +276,15 @@ class SharedDecision(Decision):
             timer = SteadyTimer(config.save_checkpoints_secs, config.save_checkpoints_steps)
             hooks, saver_and_timer = [], (make_saver(save_steps=1), timer)
         check = WeightCheck(self._strategy)
+        tables = pieces.GraphPieces(self._strategy.extended.reducer)
+        folder = self._call.model_dir if saver_and_timer is not None else None
         together = SaveTogether(
-            self._agreement, check, synchronize, saver_and_timer, self._call.iterations
+            self._agreement,
+            check,
+            synchronize,
+            saver_and_timer,
+            self._call.iterations,
+            (tables, folder) if tables.variables else None,
         )
         return self.hooks_of_user([*hooks, together])
 

@@ -31,6 +31,7 @@ from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, TrainCall
 from tfdist.process.progress_file import in_phase
 from tfdist.process.snapshot_folders import folder_of_host
+from tfdist.strategies.divided import pieces
 from tfdist.strategies.graph.step_counter import StepCounter, crosses
 from tfdist.strategies.saving.snapshots import (
     NAME,
@@ -78,6 +79,13 @@ class Snapshots(v1.train.SessionRunHook):  # type: ignore[misc]
             v1.logging.info(
                 "No snapshots are kept in memory: no launcher starts this program again. Use "
                 "--max-restarts of tfdist run or tfdist slurm."
+            )
+        divided = pieces.divided_in(v1.get_default_graph()) if self._every_steps else []
+        if divided:
+            self._every_steps = 0
+            v1.logging.info(
+                "No snapshots are kept in memory: %s is divided between the workers.",
+                divided[0].division.name,
             )
         if self._every_steps and run is not None and found.snapshots:
             self._host = HostSnapshots(run, found.snapshots, v1.logging.warning)

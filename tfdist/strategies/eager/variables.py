@@ -15,13 +15,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
+from tfdist.strategies.divided.tables import Tables
 from tfdist.strategies.eager.replica_data import depends_on_replica
 from tfdist.strategies.eager.replica_variable import (
     SCATTERS,
@@ -56,6 +57,7 @@ _COMBINED = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 # Of a variable's name, dtype and shape, and of a value that their message has room for.
 _DESCRIPTION_BYTES, _SMALL_BYTES = 160, 832
 _CONTENT_START = _DESCRIPTION_BYTES + hashlib.sha256().digest_size
+_NOTHING = np.zeros([0], np.uint8)
 
 
 class ModelsDifferError(OneLineError, ValueError):
@@ -67,9 +69,10 @@ class ModelsDifferError(OneLineError, ValueError):
 class EagerVariables:
     """Makes and reads variables outside of v1 graphs."""
 
-    def __init__(self, placement: Placement, reducer: Reducer) -> None:
+    def __init__(self, placement: Placement, reducer: Reducer, tables: Tables) -> None:
         self._placement = placement
         self._reducer = reducer
+        self._tables = tables
 
     def create(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         """Makes a variable with worker 0's initial value.
@@ -77,8 +80,16 @@ class EagerVariables:
         A collective where there are several workers: every worker makes the same variables, in the
         same order.
         """
-        colocate_with = kwargs.pop("colocate_with", None)
         device = self._placement.eager_variable_device
+        division = self._tables.plan(kwargs)
+        if division is not None:
+            with tf.init_scope(), tf.device(device):
+                with needs_all_workers(
+                    "making a variable", lambda: f"making the variable {division.name}"
+                ):
+                    self._compare(f"{division.name}, {division.describe()}")
+                return self._tables.create(division, kwargs)
+        colocate_with = kwargs.pop("colocate_with", None)
         if self._reducer.num_replicas == 1 or kwargs.get("name") in _OF_ONE_WORKER:
             with tf.device(device):
                 return next_creator(**kwargs)
@@ -105,61 +116,67 @@ class EagerVariables:
     def _from_worker_0(self, kwargs: dict[str, Any]) -> tf.Tensor:
         """Returns worker 0's initial value, after a check that all workers make the same variable.
 
-        Each worker gets one message of fixed size from all:
-
-            name, dtype and shape    SHA-256 of the value    a small value's bytes    zeros
-            160 bytes                32 bytes                832 bytes
-
-        Values that all workers have, as zeros or those of a seed, are not sent.
+        A value that all workers have, as zeros or with a seed, is not sent.
 
         Raises:
           ModelsDifferError: On every worker, if they make different variables.
         """
         value = kwargs.get("initial_value")
         value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get("dtype"))
-        collectives = self._reducer.collectives
         # Engines send only numbers. TensorFlow refuses a tensor of a function.
         has_no_message = value.dtype in _NO_NUMBERS or tf.is_symbolic_tensor(value)
-        if collectives.num_workers == 1 or has_no_message:
+        if self._reducer.collectives.num_workers == 1 or has_no_message:
             return value
-        name = kwargs.get("name") or "Variable"
-        message = _message_of(f"{name}, {value.dtype.name} {value.shape.as_list()}", value)
+        name, content = kwargs.get("name") or "Variable", value.numpy().reshape(-1).view(np.uint8)
+        what = f"{value.dtype.name} {value.shape.as_list()}"
         with needs_all_workers("making a variable", lambda: f"making the variable {name}"):
-            rows = collectives.gather(
-                tf.constant(message[None]), "variables", same_rows=True
-            ).numpy()
-            messages = [row.tobytes() for row in rows]
-            _check_descriptions([one[:_DESCRIPTION_BYTES] for one in messages])
-            if len({one[:_CONTENT_START] for one in messages}) == 1:
+            are_equal, found = self._compare(f"{name}, {what}", content)
+            if are_equal:
                 return value
-            size = value.dtype.size * value.shape.num_elements()
-            if size > _SMALL_BYTES:
+            if content.size > _SMALL_BYTES:
                 return self._reducer.broadcast(value, name)
-        found = messages[0][_CONTENT_START : _CONTENT_START + size]
-        return tf.constant(np.frombuffer(found, value.dtype.as_numpy_dtype).reshape(value.shape))
+        numbers = np.frombuffer(found[: content.size], value.dtype.as_numpy_dtype)
+        return tf.constant(numbers.reshape(value.shape))
 
+    def _compare(
+        self, described: str, content: np.ndarray[Any, Any] = _NOTHING
+    ) -> tuple[bool, bytes]:
+        """Checks that all workers make this variable next. A collective.
 
-def _message_of(described: str, value: tf.Tensor) -> np.ndarray[Any, Any]:
-    """Returns [256], int32: what a worker tells the others of a variable."""
-    content = value.numpy().tobytes()
-    parts = (
-        described.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0"),
-        hashlib.sha256(content).digest(),
-        (content if len(content) <= _SMALL_BYTES else b"").ljust(_SMALL_BYTES, b"\0"),
-    )
-    return np.frombuffer(b"".join(parts), np.int32)
+        Each worker gets one message of fixed size from all:
 
+            name, dtype and shape    SHA-256 of the content    the content, if it is small    zeros
+            160 bytes                32 bytes                  832 bytes
 
-def _check_descriptions(descriptions: Sequence[bytes]) -> None:
-    for worker, described in enumerate(descriptions):
-        if described != descriptions[0]:
-            first, other = (
-                one.rstrip(b"\0").decode(errors="replace") for one in (descriptions[0], described)
-            )
-            raise ModelsDifferError(
-                f"worker {worker} makes the variable {other}, and worker 0 makes {first}. All "
-                "workers must make the same variables, in the same order."
-            )
+        Returns:
+          Whether all workers have the same content, and worker 0's with zeros behind it.
+
+        Raises:
+          ModelsDifferError: On every worker, if they make different variables.
+        """
+        is_small = content.size <= _SMALL_BYTES
+        parts = (
+            described.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES, b"\0"),
+            hashlib.sha256(content.data).digest(),
+            (content.tobytes() if is_small else b"").ljust(_SMALL_BYTES, b"\0"),
+        )
+        own = tf.constant(np.frombuffer(b"".join(parts), np.int32)[None])  # [1, 256]
+        collectives = self._reducer.collectives
+        rows = collectives.gather(own, "variables", same_rows=True).numpy()  # [workers, 256]
+        messages = [row.tobytes() for row in rows]
+        descriptions = [message[:_DESCRIPTION_BYTES] for message in messages]
+        for worker, theirs in enumerate(descriptions):
+            if theirs != descriptions[0]:
+                first, other = (
+                    text.rstrip(b"\0").decode(errors="replace")
+                    for text in (descriptions[0], theirs)
+                )
+                raise ModelsDifferError(
+                    f"worker {worker} makes the variable {other}, and worker 0 makes {first}. All "
+                    "workers must make the same variables, in the same order."
+                )
+        are_equal = len({message[:_CONTENT_START] for message in messages}) == 1
+        return are_equal, messages[0][_CONTENT_START:]
 
 
 class SharedVariable(ResourceVariable):  # type: ignore[misc]

@@ -13,8 +13,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.divided.tables import Tables
 from tfdist.strategies.placement import HOST, Placement, lift_initial_value
 from tfdist.strategies.private_tensorflow import constructor_arguments
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.values import sync_on_read
 from tfdist.strategies.values.aggregated import aggregate_assignments, refuse_mean_of_integers
@@ -24,9 +26,10 @@ from tfdist.strategies.values.sync_on_read import Aggregation, SyncOnReadVariabl
 class GraphVariables:
     """Makes and combines the variables of the current graph."""
 
-    def __init__(self, placement: Placement, reducer: Reducer) -> None:
+    def __init__(self, placement: Placement, reducer: Reducer, tables: Tables) -> None:
         self._placement = placement
         self._reducer = reducer
+        self._tables = tables
         self._is_inside_loop = False
         self._sends_each_initial_value = True
 
@@ -58,6 +61,14 @@ class GraphVariables:
     def create(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         """Makes a variable that starts with worker 0's value."""
         kwargs = lift_initial_value(kwargs)
+        division = self._tables.plan(kwargs)
+        if division is not None:
+            with (
+                tf.init_scope(),
+                v1.get_default_graph().colocate_with(None, ignore_existing=True),
+                tf.device(self._placement.variable_device),
+            ):
+                return self._tables.create(division, kwargs)
         # The global step starts at 0 on every worker, and worker 0's hooks read its initial value
         # in a session call that the other workers do not make.
         is_sent_later = not self._sends_each_initial_value and _is_global(kwargs)
@@ -118,7 +129,9 @@ class GraphVariables:
         It runs after worker 0 has restored the variables. A collective: every worker must run it,
         with the same variables.
         """
-        variables = [v for v in v1.global_variables() if v.dtype != tf.string]
+        variables = [
+            v for v in v1.global_variables() if v.dtype != tf.string and division_of(v) is None
+        ]
         with tf.device(HOST), tf.name_scope("broadcast_variables"):
             assignments = []
             for variable in variables:

@@ -19,7 +19,7 @@ from tfdist.strategies.grpc.direct_exchange import Collective, DirectExchange
 from tfdist.strategies.reductions.buckets import Sum, find_dependencies, group_sums
 from tfdist.strategies.reductions.compression import from_copied, to_copied
 from tfdist.strategies.reductions.early_reduction import is_outside
-from tfdist.strategies.reductions.engine import Collectives, NoCollectives
+from tfdist.strategies.reductions.engine import Collectives, NoCollectives, Routes
 
 # A message costs about as much as copying 1 MB into a bucket and out again.
 _BUCKET_SIZE_BYTES = 1 << 20
@@ -30,6 +30,9 @@ _LARGE_BUCKET_SIZE_BYTES = 4 << 20
 _LARGE_THRESHOLD_BYTES = 1 << 20
 # A slice of a vector shares its memory where it begins and ends at multiples of 64 bytes.
 _ALIGNED_ELEMENTS = 16
+
+# The rows of a part of an exchange are a multiple of this.
+_ROWS_STEP = 64
 
 # A message of gRPC ends at 2 GB, with what protobuf puts around its tensor.
 _PIECE_SIZE_BYTES = 1 << 30
@@ -167,6 +170,36 @@ class GrpcCollectives:
         )
         return self._note("gather", tensor, from_copied(gathered, tensor.dtype), key)
 
+    def exchange(self, rows: tf.Tensor, routes: Routes, name: str) -> tuple[tf.Tensor, Routes]:
+        """Sends rows in parts of one size, as TensorFlow's collective has them, padded with zeros.
+
+        In a graph each worker gets the rows of all, and takes its own.
+        """
+        index, count = self.worker_index, self.num_workers
+        # [workers, workers]: the rows that worker i sends to worker j.
+        if not is_tensorflow_2():
+            sizes = self.gather(routes.sent[tf.newaxis], f"{name}_sizes", same_rows=True)
+            sizes.set_shape([count, count])
+            rows_of_all = self.gather(rows, name)  # [rows of all, ...]
+            is_own = tf.tile(tf.one_hot(index, count, True, False), [count])  # [workers * workers]
+            is_own = tf.repeat(is_own, tf.reshape(sizes, [-1]))  # [rows of all]
+            own = tf.boolean_mask(rows_of_all, is_own)
+            own.set_shape([None, *rows.shape[1:]])
+            return own, Routes(routes.sent, sizes[:, index])
+        received, most = routes.received, routes.most
+        if received is None or most is None:
+            sizes = self.gather(routes.sent[tf.newaxis], f"{name}_sizes", same_rows=True)
+            received, most = sizes[:, index], _rounded_up(tf.reduce_max(sizes))
+        is_sent = tf.sequence_mask(routes.sent, most)  # [workers, most]
+        inner = tf.shape(rows)[1:]
+        padded = tf.tensor_scatter_nd_update(
+            tf.zeros(tf.concat([[count, most], inner], 0), rows.dtype), tf.where(is_sent), rows
+        )  # [workers, most, ...]
+        padded.set_shape([count, None, *rows.shape[1:]])
+        got = grpc_ops.all_to_all(to_copied(padded), count, self._group_key, name)
+        own = tf.boolean_mask(from_copied(got, rows.dtype), tf.sequence_mask(received, most))
+        return own, Routes(routes.sent, received, most)
+
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return self._in_pieces(self._broadcast, tensor, name)
 
@@ -223,6 +256,11 @@ class GrpcCollectives:
             "communication_hint": "ring",
             "name": name,
         }
+
+
+def _rounded_up(rows: tf.Tensor) -> tf.Tensor:
+    """Returns a larger number, one of few: a server keeps the key of each shape."""
+    return (rows // _ROWS_STEP + 1) * _ROWS_STEP
 
 
 def _is_aligned(tensor: tf.Tensor) -> bool:

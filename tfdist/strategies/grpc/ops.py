@@ -42,6 +42,14 @@ def gather(tensor: tf.Tensor, num_workers: int, group_key: int, name: str) -> tf
     return _unordered(gathered, [None if rows is None else rows * num_workers, *inner])
 
 
+def all_to_all(tensor: tf.Tensor, num_workers: int, group_key: int, name: str) -> tf.Tensor:
+    """Sends worker i the part [i, ...] of a tensor; its part [i, ...] is what worker i has sent."""
+    received = tf.raw_ops.CollectiveAllToAllV2(
+        input=tensor, **_common(tensor, num_workers, group_key, name), ordering_token=[]
+    )
+    return _unordered(received, tensor.shape)
+
+
 def broadcast(
     tensor: tf.Tensor, is_sender: bool, num_workers: int, group_key: int, name: str
 ) -> tf.Tensor:

@@ -98,6 +98,10 @@ class MultiWorkerStrategy(BaseStrategy):
         adds them in float32. `tfdist.strategies.reductions.compression` states the error, and the
         numbers of workers for which it is worth it. Losses, metrics and initial values stay exact.
         None sends every value as it is.
+      variable_partitioner: Says which variables are divided between the workers, each of which then
+        holds some of their rows: a function from shape and dtype to the number of shards of each
+        axis, such as `tf.distribute.experimental.partitioners.MinSizePartitioner()`. More than one
+        of the first axis makes one for each worker; other axes are refused (docs/large-tables.md).
 
     Raises:
       ValueError: If `compression` or `num_replicas` is not allowed.
@@ -115,6 +119,7 @@ class MultiWorkerStrategy(BaseStrategy):
         num_replicas: int | None = None,
         start_timeout_s: float | None = None,
         compression: Compression | None = None,
+        variable_partitioner: Any = None,
     ) -> None:
         half = find_half(compression)
         check_flag("variables_on_host", variables_on_host)
@@ -152,6 +157,7 @@ class MultiWorkerStrategy(BaseStrategy):
             local_index=local_index,
             full_name=own_name,
             half=half,
+            partitioner=variable_partitioner,
         )
         self._is_prepared = True
         if collectives.num_workers > 1:

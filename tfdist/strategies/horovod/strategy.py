@@ -33,7 +33,12 @@ from tfdist.strategies.horovod.settings import (
 from tfdist.strategies.placement import count_replicas
 from tfdist.strategies.private_tensorflow import run_independently
 from tfdist.strategies.reductions.compression import Compression, find_half, from_copied, to_copied
-from tfdist.strategies.reductions.engine import Collectives, NoCollectives, executing_instances
+from tfdist.strategies.reductions.engine import (
+    Collectives,
+    NoCollectives,
+    Routes,
+    executing_instances,
+)
 from tfdist.strategies.reductions.message_names import message_name
 from tfdist.strategies.values.gather_text import TextExchange
 
@@ -99,6 +104,15 @@ class HorovodCollectives:
         copied = to_copied(_unknown_in_advance(shares))
         (received,) = _awaited([self._hvd.alltoall(copied, **self._options(name))])
         return from_copied(received, shares.dtype)
+
+    def exchange(self, rows: tf.Tensor, routes: Routes, name: str) -> tuple[tf.Tensor, Routes]:
+        # Rows may be bits of integers, to which an addition of 0 would not be exact.
+        splits = _unknown_in_advance(routes.sent)
+        received, sizes = _awaited(
+            self._hvd.alltoall(to_copied(rows), splits=splits, **self._options(name))
+        )
+        received.set_shape([None, *rows.shape[1:]])
+        return from_copied(received, rows.dtype), Routes(routes.sent, sizes)
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         options = {"root_rank": self._ranks[0], **self._options(name)}
@@ -181,6 +195,7 @@ class HorovodStrategy(BaseStrategy):
         *,
         num_replicas: int | None = None,
         compression: Compression | None = None,
+        variable_partitioner: Any = None,
     ) -> None:
         half = find_half(compression)
         check_flag("variables_on_host", variables_on_host)  # Before Horovod starts.
@@ -194,6 +209,7 @@ class HorovodStrategy(BaseStrategy):
             variables_on_host=variables_on_host,
             local_index=hvd.local_rank(),
             half=half,
+            partitioner=variable_partitioner,
         )
 
     @property

@@ -34,6 +34,7 @@ from tfdist.strategies.keras.comparison import compare_lengths
 from tfdist.strategies.keras.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
 from tfdist.strategies.keras.input import start_after
 from tfdist.strategies.keras.snapshots import FitSnapshots, is_built, state_of, why_none
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
 from tfdist.strategies.values.weight_check import check_eager_weights
 
@@ -120,7 +121,7 @@ class BeforeOthers:
         with needs_all_workers("the end of an epoch", lambda: f"the end of epoch {epoch + 1}"):
             synchronize()
             check_eager_weights(
-                [tf_variable(v) for v in self.model.trainable_variables],
+                [tf_variable(v) for v in self.model.trainable_variables if division_of(v) is None],
                 self._strategy.extended.collectives,
             )
 
@@ -314,6 +315,8 @@ def share_state(model: Any, reducer: Any, sender: int = 0) -> None:
     if reducer.collectives.num_workers == 1:
         return
     for number, variable in enumerate(state_of(model)):
+        if division_of(variable) is not None:
+            continue
         value = tf.convert_to_tensor(variable)
         variable.assign(reducer.broadcast(value, f"state/{number}", sender))
     if hasattr(model, "_initial_epoch"):  # Keras 3

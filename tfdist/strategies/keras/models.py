@@ -1,6 +1,6 @@
 """Extensions of Keras, with which its models train on several workers.
 
-Keras calls a strategy for variables, datasets and `run`. Six things have no such call, so its
+Keras calls a strategy for variables, datasets and `run`. Seven things have no such call, so its
 classes are extended, once, when a strategy's scope is entered. Models without a strategy of tfdist
 are not affected.
 
@@ -10,6 +10,7 @@ are not affected.
     losses                      a replica counts by its share of the rows (`eager.step`)
     optimizers                  gradients are reduced first, in Keras 3 before they are clipped and
                                 checked (`optimizers`), and variables updated in one pass
+    look-ups, clipping          of tables that are divided between the workers (`tables`)
 
 Private names: of both `Model._flatten_layers`; of Keras 3 `_initial_epoch`, `_symbolic_build`,
 the method of `_BUILD`, and `_moments` of its batch norm; of tf_keras `RandomGenerator`, and
@@ -24,6 +25,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -52,7 +54,9 @@ from tfdist.strategies.keras.metrics import adapt_metrics
 from tfdist.strategies.keras.optimizers import adapt_optimizers
 from tfdist.strategies.keras.saving import adapt_saving
 from tfdist.strategies.keras.step_results import CombinedLogs, OwnResults, PredictedRows
+from tfdist.strategies.keras.tables import adapt_tables
 from tfdist.strategies.private_runtime import plain_iterator
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.values.replica_context import is_in_replica, replica_in_sync
 
 _PREDICT = "tfdist_predict_on_batch"  # The function of a model that predicts one batch.
@@ -86,6 +90,7 @@ def adapt_keras() -> None:
         setattr(library, _STAMP, True)
         is_keras_3 = not hasattr(library, "__internal__")
         adapt_optimizers(library, is_keras_3=is_keras_3)
+        adapt_tables(library, is_keras_3=is_keras_3)
         # Before Keras 3.10 metrics count the rows of one replica, and before 3.8 losses too.
         if is_keras_3 and not hasattr(library.Variable, "synchronization"):
             _refuse_models(library)
@@ -143,7 +148,9 @@ def _adapt_model(model_class: Any) -> None:
             if _PREDICT not in vars(self):  # Past Keras, which follows what is set by a name.
                 vars(self)[_PREDICT] = tf.function(self.predict_step)
             step = self.predict_step if self.run_eagerly else vars(self)[_PREDICT]
-            with reads_own():
+            has_tables = any(division_of(variable) is not None for variable in self.variables)
+            waits = needs_all_workers("predict_on_batch") if has_tables else nullcontext()
+            with reads_own(), waits:
                 return tf.nest.map_structure(lambda rows: rows.numpy(), step((x,)))
 
         @extends(model_class, _BUILD)

@@ -27,6 +27,8 @@ from tfdist.strategies.eager.replica_variable import tf_variable
 from tfdist.strategies.eager.step import NOW, unless_empty
 from tfdist.strategies.extended import name_of
 from tfdist.strategies.keras.extension import extends
+from tfdist.strategies.keras.tables import check_optimizer
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.values.replica_context import (
     are_gradients_reduced,
     are_updates_equal,
@@ -69,7 +71,8 @@ def _adapt_keras_3(optimizers: Any) -> None:
                 return apply(self, grads, trainable_variables)
         if not is_ours or are_updates_equal() or context.num_replicas_in_sync == 1:
             return apply(self, grads, trainable_variables)
-        targets = map(tf_variable, trainable_variables or self._trainable_variables)
+        targets = [*map(tf_variable, trainable_variables or self._trainable_variables)]
+        check_optimizer(self, targets)
 
         def update(strategy: Any, reduced: Sequence[Any]) -> None:
             with _as_one_replica(strategy):
@@ -101,6 +104,7 @@ def _adapt_tf_keras(optimizer: Any) -> None:
         if context is None or not is_tfdist_strategy(strategy):
             return aggregate(self, grads_and_vars)
         pairs = list(grads_and_vars)
+        check_optimizer(self, [v for _, v in pairs])
         sums = _with_sums(context, pairs, lambda _, sums: sums)
         return [(g, v) for g, (_, v) in zip(sums, pairs, strict=True)]
 
@@ -206,8 +210,11 @@ def _sums(extended: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> 
     message = None if step is None else step.take_message()
     if message is not None:  # First, so that it shares the bucket that is sent last.
         values, names = [[message], *values], ["message_of_the_step", *names]
+    divisions = [division_of(v) for v in variables]
+    if message is not None:
+        divisions = [None, *divisions]
     sums: list[Any] = extended.reducer.reduce_gradients(
-        values, names, mean=False, adds_equal_rows=False
+        values, names, mean=False, adds_equal_rows=False, divisions=divisions
     )
     if message is not None and step is not None and step.results is not None:
         step.results.receive(sums.pop(0))

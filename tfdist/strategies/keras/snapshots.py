@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from tfdist.process.endings import print_to_stderr
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.saving.background_writes import BackgroundWrites
 from tfdist.strategies.saving.checkpoint_files import file_beside
 from tfdist.strategies.saving.snapshots import (
@@ -164,6 +165,8 @@ def why_none(model: Any, backups: Sequence[Any]) -> str:
         return "the model has no optimizer"
     if not model.built or not is_built(optimizer):
         return "the model or its optimizer has no variables yet. Build the model before fit"
+    if any(division_of(variable) is not None for variable in model.variables):
+        return "the model has tables that are divided between the workers"
     return ""
 
 

@@ -33,14 +33,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.reductions.buckets import Gradient, pack
 from tfdist.strategies.reductions.compression import compressed_gather, compressed_sum
+from tfdist.strategies.reductions.division import Division
 from tfdist.strategies.reductions.engine import Collectives
+from tfdist.strategies.reductions.row_exchange import send_to_owners
 from tfdist.strategies.reductions.slices import Value, add_equal_rows, on_values
 
 # The dtype of a sum: half-precision gradients of many workers can overflow when they are added.
@@ -58,6 +62,10 @@ _SUMMED_AS = {
     tf.int64: tf.int64,
     tf.bool: tf.int32,
 }
+
+
+class DenseGradientError(OneLineError, ValueError):
+    """The gradient of a divided table is not of some of its rows."""
 
 
 def is_mean(reduce_op: Any) -> bool:
@@ -86,6 +94,7 @@ def all_reduce(
     names: Sequence[str] = (),
     half: tf.DType | None = None,
     adds_equal_rows: bool = True,
+    divisions: Sequence[Division | None] = (),
 ) -> tuple[list[Value], int]:
     """Combines each value over all workers; every worker gets the same result.
 
@@ -100,6 +109,8 @@ def all_reduce(
         same name; without names, values at the same place in `values`.
       half: The dtype in which float32 values are sent (see `compression`); None sends float32.
       adds_equal_rows: Whether rows of equal index are added up; equal on all workers.
+      divisions: The division of each value's variable, whose slices go to the owners of their rows;
+        empty if none is divided.
 
     Returns:
       (one value per input, of the same kind, shape and dtype, on the host; the number of buckets
@@ -107,8 +118,17 @@ def all_reduce(
 
     Raises:
       TypeError: If a dtype cannot be summed.
+      DenseGradientError: If the gradient of a divided table is not of rows.
     """
     with tf.device(HOST), tf.name_scope(name):
+        for value, division in zip(values, divisions, strict=False):
+            if division is not None and not isinstance(value, tf.IndexedSlices):
+                raise DenseGradientError(
+                    f"the gradient of {division.name}, which is divided between "
+                    f"{division.num_workers} workers, has all of its {division.num_bytes:,} bytes. "
+                    "Look rows up by tf.nn.embedding_lookup or tf.gather only, and give the "
+                    "optimizer the tf.IndexedSlices of tape.gradient as they are."
+                )
         dense = [i for i, value in enumerate(values) if not isinstance(value, tf.IndexedSlices)]
         sendable = [_sendable(values[i]) for i in dense]  # each of its variable's shape
         dtypes = [sent_as(values[i].dtype, half) for i in dense]
@@ -135,6 +155,15 @@ def all_reduce(
         for i, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
                 slices_name = names[i] if names else f"slices_{i}"
+                division = divisions[i] if divisions else None
+                if division is not None:
+                    if adds_equal_rows:  # Fewer bytes to send.
+                        value = add_equal_rows(value)
+                    value = on_values(_sendable, value)
+                    rows = send_to_owners(collectives, division, value, slices_name)
+                    rows = on_values(partial(_finish, dtype=division.dtype, divisor=divisor), rows)
+                    reduced[i] = add_equal_rows(rows) if adds_equal_rows else rows
+                    continue
                 rows = _reduce_slices(collectives, value, divisor, half, slices_name)
                 reduced[i] = add_equal_rows(rows) if adds_equal_rows else rows
         return reduced, len(buckets)

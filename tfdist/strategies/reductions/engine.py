@@ -8,12 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import tensorflow as tf
 
 # Of the process, not of a thread: replicas run in threads.
 _executing: list[tuple[int, ...]] = []
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The number of rows that the workers exchange; int32.
+
+    Attributes:
+      sent: [workers], the rows that this worker sends to each.
+      received: [workers], the rows that it receives from each; None before the first exchange.
+      most: [], at least the most rows between any two workers, equal on all; None where the engine
+        does not need it.
+    """
+
+    sent: tf.Tensor
+    received: tf.Tensor | None = None
+    most: tf.Tensor | None = None
+
+    def back(self) -> Routes:
+        """Returns the routes of the answers."""
+        assert self.received is not None
+        return Routes(self.received, self.sent, self.most)
 
 
 class Collectives(Protocol):
@@ -71,6 +93,18 @@ class Collectives(Protocol):
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the value of worker 0 on every worker; shapes are equal and fully known."""
 
+    def exchange(self, rows: tf.Tensor, routes: Routes, name: str) -> tuple[tf.Tensor, Routes]:
+        """Sends each worker its rows, of any number.
+
+        Args:
+          rows: [sum of the rows sent, ...], those for worker 0 first.
+          routes: How many rows; those of an earlier exchange save a message.
+          name: The name of the message, equal on all workers.
+
+        Returns:
+          ([sum of the rows received, ...], those of worker 0 first; the routes, complete).
+        """
+
     def among(self, instances: tuple[int, ...]) -> Collectives:
         """Returns the collectives between some of the workers; this one is among them."""
 
@@ -94,6 +128,9 @@ class NoCollectives:
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return tensor
+
+    def exchange(self, rows: tf.Tensor, routes: Routes, name: str) -> tuple[tf.Tensor, Routes]:
+        return rows, Routes(routes.sent, routes.sent)
 
     def among(self, instances: tuple[int, ...]) -> NoCollectives:
         return self

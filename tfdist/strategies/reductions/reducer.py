@@ -20,6 +20,7 @@ from tfdist.strategies.reductions.collectives import (
     sent_as,
 )
 from tfdist.strategies.reductions.contents import note_contents
+from tfdist.strategies.reductions.division import Division
 from tfdist.strategies.reductions.early_reduction import make_first
 from tfdist.strategies.reductions.engine import Collectives, executing_instances
 from tfdist.strategies.reductions.path import ReplicaValues, ReplicaWeights
@@ -128,6 +129,7 @@ class Reducer:
         *,
         mean: bool,
         adds_equal_rows: bool = True,
+        divisions: Sequence[Division | None] = (),
     ) -> list[Value]:
         """Combines gradients over all replicas, in the order that `path` draws.
 
@@ -137,6 +139,8 @@ class Reducer:
           mean: Whether to average rather than to sum.
           adds_equal_rows: False leaves rows apart. The caller then adds them before any op that
             may add them in another order on each worker.
+          divisions: The division of each gradient's variable; empty if none is divided.
+          divisions: The division of each gradient's variable; none are divided if it is empty.
 
         Returns:
           One value per gradient, of its kind, shape and dtype, on the host.
@@ -155,7 +159,8 @@ class Reducer:
         if weights is not None:
             values = weights.weigh(values)
         adds = self.adds_equal_rows and adds_equal_rows
-        reduced = self._reduce(values, names, mean, "all_reduce", self._half, adds)
+        tables = [divisions[i] for i in owners] if divisions else ()
+        reduced = self._reduce(values, names, mean, "all_reduce", self._half, adds, tables)
         if weights is not None:
             reduced = weights.unweigh(reduced, dtypes)
         return path.join(path.gated(reduced, gates), owners)
@@ -176,6 +181,7 @@ class Reducer:
         name: str,
         half: tf.DType | None,
         adds_equal_rows: bool,
+        divisions: Sequence[Division | None] = (),
     ) -> list[Value]:
         """Combines the values over this worker's replicas, then over the workers."""
         collectives = self.collectives
@@ -197,6 +203,7 @@ class Reducer:
             names=names,
             half=half,
             adds_equal_rows=adds_equal_rows,
+            divisions=divisions,
         )
         self.built.num_buckets += num_buckets
         return reduced

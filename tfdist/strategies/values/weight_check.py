@@ -20,6 +20,7 @@ from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
 from tfdist.process.endings import OneLineError
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.placement import HOST
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.reductions.engine import Collectives
 
 _BYTES = 8  # of a sum
@@ -40,6 +41,7 @@ class WeightCheck:
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._names: list[str] = []
         variables = v1.trainable_variables() if read_weight_check(os.environ) else []
+        variables = [v for v in variables if division_of(v) is None]
         if variables:
             self._names = [variable.op.name for variable in variables]
             with tf.name_scope("weight_check"):

@@ -1,0 +1,61 @@
+"""Tables divided between the workers: equal numbers in all programs of TensorFlow 2.
+
+Each layout of workers and replicas runs its programs in one set of processes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import divided_tables
+import pytest
+
+pytestmark = pytest.mark.processes
+
+PROGRAMS = "divided_tables"
+# Engine, workers, replicas of each.
+LAYOUTS = {
+    "alone": ("none", 1, 1),
+    "grpc": ("grpc", 3, 1),
+    "horovod": ("horovod", 2, 1),
+    "grpc 2 x 2": ("grpc", 2, 2),
+}
+NAMES = {
+    "horovod": ["keras_adam", "tf_keras_ftrl", "own_loop"],
+    "grpc 2 x 2": ["keras_adagrad", "tf_keras_clipnorm", "own_loop"],
+}
+_OF_NUMBERS = [name for name in divided_tables.CASES if name not in ("refusals", "wrong_ids")]
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        *(("grpc", name) for name in _OF_NUMBERS),
+        *((layout, name) for layout, names in NAMES.items() for name in names),
+    ],
+)
+def test_workers_with_a_part_of_the_table_have_what_one_process_has(
+    compare_with_one_process: Callable[..., None], name: str
+) -> None:
+    compare_with_one_process(name, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["grpc"])
+def test_what_needs_the_whole_table_is_refused_in_one_line(
+    found: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    for worker in found("refusals"):
+        for name, line in worker.items():
+            assert line.startswith(("DividedTableError: ", "DenseGradientError: ")), (name, line)
+            assert "\n" not in line
+        for name in ("convert", "multiply", "numpy", "assign_add", "dense_gradient"):
+            assert "divided between 3 workers" in worker[f"own_{name}"]
+            assert "1,616 bytes" in worker[f"own_{name}"]
+
+
+@pytest.mark.parametrize("layout", ["grpc"])
+def test_an_id_out_of_range_is_named_with_table_and_rows(
+    found: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    for worker in found("wrong_ids"):
+        assert "table has 101 rows" in worker["own_error"]
+        assert "[105]" in worker["own_error"]

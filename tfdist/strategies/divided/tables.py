@@ -1,0 +1,113 @@
+"""Tables: which variables are divided, as the program's `variable_partitioner` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.process.endings import print_to_stderr
+from tfdist.strategies.divided.initial_rows import own_rows_of, traced_shape
+from tfdist.strategies.divided.variable import DividedTableError, DividedVariable
+from tfdist.strategies.private_tensorflow import constructor_arguments
+from tfdist.strategies.reductions.division import Division, division_of
+from tfdist.strategies.reductions.reducer import Reducer
+
+Partitioner = Callable[..., Sequence[int]]
+
+
+def check_partitioner(partitioner: Any) -> Partitioner | None:
+    """Returns a `variable_partitioner`.
+
+    Raises:
+      DividedTableError: If it is not a function.
+    """
+    if partitioner is not None and not callable(partitioner):
+        raise DividedTableError(
+            "variable_partitioner must be a function of a shape and a dtype, such as tf.distribute."
+            f"experimental.partitioners.MinSizePartitioner(), got {partitioner!r}."
+        )
+    found: Partitioner | None = partitioner
+    return found
+
+
+def is_divided(partitioner: Partitioner, name: str, shape: tf.TensorShape, dtype: Any) -> bool:
+    """Returns whether a partitioner divides a variable of a known shape.
+
+    Raises:
+      DividedTableError: If it divides another axis than the first.
+    """
+    shards = [int(number) for number in partitioner(shape=shape, dtype=dtype)]
+    if len(shards) != shape.rank or any(number != 1 for number in shards[1:]):
+        raise DividedTableError(
+            f"variable_partitioner gives {shards} for {name} of shape {shape.as_list()}, and only "
+            f"the first axis of a variable can be divided: [n{', 1' * (shape.rank - 1)}]. Give the "
+            "partitioner axis=0."
+        )
+    return shards[0] > 1
+
+
+class Tables:
+    """Makes the variables that are divided.
+
+    Args:
+      partitioner: The program's `variable_partitioner`; None divides nothing.
+      reducer: Sends values between the workers.
+    """
+
+    def __init__(self, partitioner: Partitioner | None, reducer: Reducer) -> None:
+        self._partitioner = partitioner
+        self._reducer = reducer
+
+    def plan(self, kwargs: dict[str, Any]) -> Division | None:
+        """Returns the division of a variable with these arguments of a creator; None without one.
+
+        The slot of a divided table that has its shape, or that of own rows, is divided alike.
+        """
+        collectives = self._reducer.collectives
+        if self._partitioner is None or collectives.num_workers == 1:
+            return None
+        beside = division_of(kwargs.get("colocate_with"))
+        is_of_replica = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+        found = (
+            None
+            if is_of_replica
+            else traced_shape(kwargs.get("initial_value"), kwargs.get("dtype"))
+        )
+        if found is None or not found[0].is_fully_defined() or not found[0].rank:
+            return None
+        shape, dtype = found
+        if dtype.size not in (4, 8) or dtype.is_complex:
+            return None
+        name = kwargs.get("name") or "Variable"
+        whole = tuple(shape)
+        if beside is not None:
+            if whole not in (beside.shape, beside.own_shape):
+                return None
+            whole = beside.shape
+        elif shape[0] < collectives.num_workers or not is_divided(
+            self._partitioner, name, shape, dtype
+        ):
+            return None
+        return Division(
+            name=name,
+            shape=whole,
+            dtype=dtype,
+            num_workers=collectives.num_workers,
+            worker_index=collectives.worker_index,
+        )
+
+    def create(self, division: Division, kwargs: dict[str, Any]) -> DividedVariable:
+        """Makes this worker's rows of a table, where a device is entered already."""
+        arguments = constructor_arguments(kwargs)
+        arguments["initial_value"] = own_rows_of(kwargs.get("initial_value"), division)
+        arguments.pop("shape", None)
+        arguments["dtype"] = division.dtype
+        variable = DividedVariable(self._reducer, division, arguments)
+        if division.worker_index == 0 and division_of(kwargs.get("colocate_with")) is None:
+            print_to_stderr(
+                f"{division.name} {list(division.shape)} is divided between {division.num_workers} "
+                f"workers: {division.own_bytes:,} of {division.num_bytes:,} bytes in each."
+            )
+        return variable
