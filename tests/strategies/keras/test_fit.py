@@ -280,3 +280,58 @@ def test_metrics_count_all_rows_however_they_compute_their_results() -> None:
     assert {"r2_score", "total", "half"} <= set(alone)
     for name, values in alone.items():
         np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
+
+
+def _evaluated(
+    library: str, strategy: Any, *, reads: bool = False, test_step: Any = None
+) -> tuple[dict[str, float], Seen, list[bool]]:
+    """Returns what `evaluate` returns, each step's logs if they are read, and whether they are."""
+    keras, seen, are_read = importlib.import_module(library), [], []
+    keras.utils.set_random_seed(1)
+    members = {} if test_step is None else {"test_step": test_step}
+    kind = type("Model", (keras.Sequential,), members)
+    with strategy.scope():
+        model = kind([keras.Input([2]), keras.layers.Dense(1)])
+        model.tracker = keras.metrics.Mean()
+        model.compile("sgd", "mse", metrics=["mae"] if test_step is None else None)
+
+    def note(self: Any, batch: int, logs: Any = None) -> None:
+        logs_of_all = getattr(model.test_function, "logs_of_all", None)
+        are_read.append(getattr(logs_of_all, "is_read", True))
+
+    def read(self: Any, batch: int, logs: Any) -> None:
+        seen.append({name: float(value) for name, value in logs.items()})
+
+    methods = {"on_test_batch_begin": note} | ({"on_test_batch_end": read} if reads else {})
+    callback = type("Reads", (keras.callbacks.Callback,), methods)()
+    found = model.evaluate(X, Y, batch_size=4, verbose=0, return_dict=True, callbacks=[callback])
+    assert getattr(getattr(model.test_function, "logs_of_all", None), "is_read", True)
+    return found, seen, are_read
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_evaluate_combines_the_logs_of_its_steps_if_a_callback_reads_them(library: str) -> None:
+    plain, strategy = tf.distribute.get_strategy(), LocalStrategy(2)
+    expected, of_steps, _ = _evaluated(library, plain, reads=True)
+    found, seen, are_read = _evaluated(library, strategy, reads=True)
+    assert all(are_read)
+    assert found == pytest.approx(expected, abs=1e-6)
+    for step, logs in zip(of_steps, seen, strict=True):
+        assert logs == pytest.approx(step, abs=1e-6)
+    found, _, are_read = _evaluated(library, strategy)
+    assert are_read
+    assert not any(are_read)
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_evaluate_returns_what_a_test_step_of_ones_own_has_of_all_rows(library: str) -> None:
+    def test_step(self: Any, data: Any) -> Any:
+        x, y = data
+        self.tracker.update_state(tf.square(self(x, training=False) - y))
+        return {"error": self.tracker.result()}
+
+    expected, _, _ = _evaluated(library, tf.distribute.get_strategy(), test_step=test_step)
+    found, _, _ = _evaluated(library, LocalStrategy(2), test_step=test_step)
+    assert list(found) == ["error"]
+    assert found == pytest.approx(expected, abs=1e-6)

@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -188,22 +188,38 @@ class AfterOthers:
         if run is not None and run.snapshots is not None:
             run.snapshots.end()
 
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Agrees whether a worker reads the logs of each step. A collective."""
+        logs_of_all = getattr(self.model.test_function, "logs_of_all", None)
+        if logs_of_all is not None:
+            has_bar = current_fit() is None and self._shows_bar()
+            own = has_bar or any(_reads_test_logs(self._callbacks, one) for one in self._given)
+            logs_of_all.is_read = self._any_worker(own, "evaluate")
+
+    def _any_worker(self, own: bool, kind: str, place: Callable[[], str] | None = None) -> bool:
+        """Returns whether a condition holds on any worker. A collective."""
+        collectives = self._strategy.extended.collectives
+        if collectives.num_workers == 1:
+            return own
+        with needs_all_workers(kind, place):
+            vote = tf.constant([[int(own)]], tf.int64)
+            return bool(collectives.gather(vote, "votes", same_rows=True).numpy().any())
+
     def _agree_to_stop(self, run: FitRun, epoch: int) -> None:
         """Stops all workers after this epoch if a callback of one has said so. A collective."""
-        own = [[int(run.wants_stop or bool(self.model.stop_training))]]
-        with needs_all_workers("the end of an epoch", lambda: f"the end of epoch {epoch + 1}"):
-            collectives = self._strategy.extended.collectives
-            votes = collectives.gather(tf.constant(own, tf.int64), "stop", same_rows=True).numpy()
-        if votes.any():
+        own = run.wants_stop or bool(self.model.stop_training)
+        if self._any_worker(own, "the end of an epoch", lambda: f"the end of epoch {epoch + 1}"):
             self.model.stop_training = True
 
     def _log_interval_s(self) -> float:
         """Returns how often logs are read during an epoch: 0 for each step, or never."""
         if any(reads_batch_logs(self._callbacks, callback) for callback in self._given):
             return 0.0
+        return BAR_INTERVAL_S if self._shows_bar() else math.inf
+
+    def _shows_bar(self) -> bool:
         has_bar = self.params.get("verbose") in (1, "auto")
-        is_shown = has_bar and self._strategy.extended.should_checkpoint
-        return BAR_INTERVAL_S if is_shown else math.inf
+        return has_bar and bool(self._strategy.extended.should_checkpoint)
 
     def _make_snapshots(self, run: FitRun) -> FitSnapshots | None:
         """Returns the snapshots of `fit`; None if none are kept. A collective, with backups."""
@@ -297,6 +313,12 @@ def reads_batch_logs(callbacks: Any, callback: Any) -> bool:
         if all(method is not getattr(kind, name) for kind in known):
             return True
     return False
+
+
+def _reads_test_logs(callbacks: Any, callback: Any) -> bool:
+    """Returns whether a callback may read the logs of each step of `evaluate`."""
+    method = getattr(callback.on_test_batch_end, "__func__", None)
+    return method is not callbacks.Callback.on_test_batch_end
 
 
 def _save_backup(backup: Any) -> None:

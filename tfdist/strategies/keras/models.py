@@ -138,6 +138,15 @@ def _adapt_model(model_class: Any) -> None:
         # tf_keras sets options of the dataset before it calls the strategy.
         return predict(self, renewed(x), *args, **kwargs)
 
+    @extends(model_class, "evaluate")
+    def evaluate_and_forget(evaluate: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return evaluate(self, *args, **kwargs)
+        finally:
+            logs_of_all = getattr(getattr(self, "test_function", None), "logs_of_all", None)
+            if logs_of_all is not None:  # A later test_on_batch has no callbacks.
+                logs_of_all.is_read = True
+
     if hasattr(model_class, _BUILD):  # Keras 3; tf_keras divides the batch between the replicas.
 
         @extends(model_class, "predict_on_batch")
@@ -331,12 +340,15 @@ def _test_function(model: Any, strategy: Any, function: Callable[..., Any]) -> A
 
     def test(iterator: Any) -> Any:
         may_differ = inspect.isgenerator(iterator)  # Of test_on_batch.
+        if logs_of_all is not None:
+            logs_of_all.set_combines(logs_of_all.is_read)
         with (
             needs_all_workers("evaluate"),
             keras_step(results=logs_of_all, rows_may_differ=may_differ),
         ):
             return function(plain_iterator(iterator))
 
+    test.logs_of_all = logs_of_all  # type: ignore[attr-defined]
     return test
 
 

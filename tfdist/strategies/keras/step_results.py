@@ -118,7 +118,8 @@ class CombinedLogs(OwnResults):
         combines
 
     If gradients take no message along, or logs have other values than results, each step combines,
-    and the requests are in that message.
+    and the requests are in that message. So does a test step with other logs than all metrics have:
+    `evaluate` then returns the last logs, in place of the metrics' results at the end.
 
     Args:
       model: The model.
@@ -127,6 +128,7 @@ class CombinedLogs(OwnResults):
 
     Attributes:
       combines_always: Whether a step that was traced combines whatever `set_combines` says.
+      is_read: Whether somebody reads the logs of each test step; equal on all workers.
       sums: The sums over the workers in the last step, after `take`: the requests', then for each
         worker 1.0 if its own loss was NaN. The NaN flags are one step old if this step did not
         combine the metrics.
@@ -140,6 +142,7 @@ class CombinedLogs(OwnResults):
         self._own = [0.0] * num_requests
         self._combines_now = True
         self.combines_always = False
+        self.is_read = True
         self.sums: list[float] = []
         workers = strategy.extended.collectives.num_workers
         self._results: list[tuple[Any, Any, Any]] = []  # A tensor, its metric, the key in a dict.
@@ -229,10 +232,22 @@ class CombinedLogs(OwnResults):
             with reads_own():
                 return packed([])
 
-        if others or not is_sent:
+        is_left_out = is_sent if self.has_message else self._are_results_of_all_metrics(logs)
+        if others or not is_left_out:
             self.combines_always = True
             return super().__call__(of_all_rows())
         return super().__call__(tf.cond(self._combines, of_all_rows, left_out))
+
+    def _are_results_of_all_metrics(self, logs: Any) -> bool:
+        """Returns whether `evaluate` returns what the metrics have in the end, rather than logs."""
+        try:
+            with reads_own():
+                return (
+                    isinstance(logs, dict)
+                    and logs.keys() == self._model.get_metrics_result().keys()
+                )
+        except TypeError:  # A metric of tf_keras that has no result.
+            return False
 
     def begin(self) -> None:
         """Begins to note which metric each result is of."""
