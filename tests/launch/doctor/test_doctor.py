@@ -126,7 +126,7 @@ def host(
     there = {**ANSWERS, **(answers or {})}
     there["versions"] = {**ANSWERS["versions"], **(versions or {})}
     one = HostFacts(name="b", answers=there, ways_back={"10.0.0.1": {"seconds": 0.001}})
-    return findings_of(change(one, **facts), ANSWERS, shell=["ssh"], folder="/my run")
+    return findings_of(change(one, **facts), ANSWERS, login="ssh", folder="/my run")
 
 
 def reached(**answer: Any) -> dict[str, Any]:

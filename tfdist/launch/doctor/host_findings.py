@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,10 +56,13 @@ class HostFacts:
 
 
 def findings_of(
-    host: HostFacts, here: Mapping[str, Any], *, shell: Sequence[str], folder: str
+    host: HostFacts, here: Mapping[str, Any], *, login: str, folder: str
 ) -> Iterator[Finding]:
-    """Yields the findings about a host; `here` has the answers of this machine."""
-    call = f"{shell[0]} {host.name}"
+    """Yields the findings about a host.
+
+    `here` has the answers of this machine, and `login` is the program that reaches the host.
+    """
+    call = f"{login} {host.name}"
     if host.refusal is not None:
         yield broken(host.refusal.reason, host.refusal.fix)
         return

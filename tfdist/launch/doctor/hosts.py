@@ -87,7 +87,7 @@ def check_hosts(
     shell = remote_shell((), os.environ)
     here, facts = asyncio.run(_stoppable(_look(hosts, shell, port, subnet), children))
     for one in facts:
-        yield one.name, list(findings_of(one, here, shell=shell, folder=os.getcwd()))
+        yield one.name, list(findings_of(one, here, login=shell[0], folder=os.getcwd()))
 
 
 async def _stoppable(work: Any, children: Children) -> Any:

@@ -1,7 +1,7 @@
 """A run with all its restarts: the workers are started, watched, stopped and restarted.
 
     launcher        `tfdist run`: one `Supervision`, with one `WorkerProcesses` for all starts
-       |            starts: the agents, directly or through mpirun (Horovod, other machines)
+       |            starts: the agents, directly, through ssh (other machines) or mpirun (Horovod)
        v
     agent           one per worker, on the worker's machine
        |            starts: its worker, in a new session
