@@ -1,8 +1,8 @@
 """Small Keras programs on replicas and workers give the numbers of plain Keras.
 
 `tests/programs/number_programs` has the programs, and `tests/programs/keras_numbers.py` runs one by
-hand. A run of the suite makes half of the programs with one Keras, in turn, and deals the layouts
-out; --write-keras-numbers makes all programs, and writes docs/keras-numbers.md.
+hand. A run of the suite makes half of the programs, each with one Keras in turn, and deals the
+layouts out; --write-keras-numbers makes all programs, and writes docs/keras-numbers.md.
 """
 
 from __future__ import annotations
@@ -20,32 +20,29 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(keras_numbers.LIMIT_S +
 
 Outcomes = Callable[[Run], list[Outcome]]
 # The layouts in turn; those of one process take the least time.
-_TURNS = ("1x2", "grpc2", "1x2", "horovod2", "1x2", "2x2", "1x2", "grpc3")
-# Of these kinds a run of the suite makes every second program, with one Keras in turn.
-_ALTERNATE = ("inputs", "layers", "losses", "metrics", "models", "weights_and_masks")
+_TURNS = ("1x2", "1x2", "grpc2", "1x2", "1x2", "horovod2", "1x2", "1x2", "2x2", "1x2", "grpc3")
+# Of these kinds a run of the suite makes every second program.
+_HALVED = ("inputs", "layers", "losses", "metrics", "models", "weights_and_masks")
 
 
 def dealt(runs: Sequence[Run], *, has_all: bool) -> list[Run]:
-    """Returns one run for each program, or for each with each Keras, in a layout that it has.
+    """Returns one run for each program, with one Keras in turn, in a layout that it has.
 
-    Without `has_all` those of half of the programs.
+    Without `has_all` those of half of the programs of some kinds.
     """
     candidates_of: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         candidates_of.setdefault((run.name, run.library), []).append(run)
     chosen, uses = [], {layout: 0 for layout in LAYOUTS}
     for number, (name, one) in enumerate(keras_numbers.PROGRAMS.items()):
-        libraries = one.libraries
-        if one.kind in _ALTERNATE:
-            if number % 2 and not has_all:
-                continue
-            libraries = (libraries[number // 2 % len(libraries)],)
-        for library in libraries:
-            # The layout that is furthest behind its part of the turns.
-            candidates = candidates_of[name, library]
-            run = min(candidates, key=lambda one: uses[one.layout] / _TURNS.count(one.layout))
-            uses[run.layout] += 1
-            chosen.append(run)
+        if one.kind in _HALVED and number % 2 and not has_all:
+            continue
+        library = one.libraries[number // 2 % len(one.libraries)]
+        # The layout that is furthest behind its part of the turns.
+        candidates = candidates_of[name, library]
+        run = min(candidates, key=lambda one: uses[one.layout] / _TURNS.count(one.layout))
+        uses[run.layout] += 1
+        chosen.append(run)
     return chosen
 
 

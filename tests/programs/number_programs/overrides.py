@@ -405,7 +405,7 @@ def train_step_that_returns_its_loss(bench: Bench) -> Found:
     return _train(bench, Model, even_batches(_binary()), metrics=None)
 
 
-@program()
+@program(says="divide by the")
 def train_step_that_divides_its_loss_itself(bench: Bench) -> Found:
     """The loss of a loop of one's own, by the global batch."""
 
