@@ -31,7 +31,7 @@ y = x.sum(axis=1, keepdims=True)
 
 
 class Measures:
-    """What this process uses, at one point after another."""
+    """Measures of this process, at one point after another."""
 
     def __init__(self) -> None:
         self.memory_mb: list[float] = []

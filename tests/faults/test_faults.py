@@ -76,10 +76,10 @@ FAULTS_OF_LOOP: list[Fault] = [
     (("horovod", 2, "kill", "middle", 1), (137, "SIGKILL", 30)),
 ]
 # Loops whose program does what few do, at its step 35: exit code, words about the failed worker,
-# and the last checkpoint. The others end because of it, or nobody notices.
+# and the last checkpoint. The others end because of it, or train on.
 HABITS: list[Fault] = [
     (("grpc", 2, "starts a daemon", "middle", 1), (0, "", 60)),
-    (("grpc", 2, "closes its output", "middle", 0), (0, "", 60)),
+    (("grpc", 2, "closes its output", "middle", 0), (1, "exit code 1", 30)),  # It prints.
     (("grpc", 2, "calls os._exit", "middle", 1), (7, "exit code 7", 30)),
     (("grpc", 2, "changes its folder", "middle", 0), (0, "", 60)),
     (("grpc", 2, "prints 100 MB", "middle", 1), (0, "", 60)),
