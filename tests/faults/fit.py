@@ -3,7 +3,17 @@
 import sys
 from typing import Any
 
-from fate import MIDDLE, NUM_STEPS, SAVE_STEPS, fault, index, model_dir, moment, suffer
+from fate import (
+    MIDDLE,
+    NUM_STEPS,
+    SAVE_STEPS,
+    fault,
+    index,
+    model_dir,
+    moment,
+    suffer,
+    suffer_in_a_save,
+)
 
 if moment == "start":
     suffer()
@@ -35,6 +45,12 @@ class Fate(keras.callbacks.Callback):  # type: ignore[misc]
         if self.step == {"first step": 0, "middle": MIDDLE}.get(moment):
             suffer()
         self.step += 1
+        if moment == "saving" and self.step == 2 * SAVE_STEPS and index == 0:
+            suffer_in_a_save(".saving*")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        if moment == "evaluation" and self.step > MIDDLE:
+            suffer()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if fault == "hold" and not index:
@@ -50,5 +66,7 @@ with strategy.scope():
     model.compile(keras.optimizers.SGD(0.001, momentum=0.9), "mse")
 own_dir = model_dir if index == 0 else f"{model_dir}.{index}"
 backup = keras.callbacks.BackupAndRestore(own_dir, double_checkpoint=True, delete_checkpoint=False)
-model.fit(dataset, epochs=NUM_STEPS // SAVE_STEPS, verbose=0, callbacks=[backup, Fate()])
+held_out = dataset.take(3) if moment == "evaluation" else None
+epochs = NUM_STEPS // SAVE_STEPS
+model.fit(dataset, validation_data=held_out, epochs=epochs, verbose=0, callbacks=[backup, Fate()])
 print("trained to the end", flush=True)

@@ -2,7 +2,17 @@
 
 from typing import Any
 
-from fate import MIDDLE, NUM_STEPS, SAVE_STEPS, fault, model_dir, moment, suffer
+from fate import (
+    MIDDLE,
+    NUM_STEPS,
+    SAVE_STEPS,
+    fault,
+    index,
+    model_dir,
+    moment,
+    suffer,
+    suffer_in_a_save,
+)
 
 if moment == "start":
     suffer()
@@ -35,11 +45,15 @@ def train_step(batch: Any) -> None:
 
 
 def save() -> None:
+    if moment == "saving" and int(step) == 2 * SAVE_STEPS and index == 0:
+        suffer_in_a_save(f"ckpt-{2 * SAVE_STEPS}*")
     if strategy.extended.should_checkpoint:
         print(f"Saving checkpoints for {int(step)}", flush=True)
         manager.save(checkpoint_number=int(step))
 
 
+if moment == "model":
+    suffer()
 try:
     while step < NUM_STEPS:
         if int(step) == {"first step": 0, "middle": MIDDLE}.get(moment):

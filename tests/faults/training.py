@@ -1,11 +1,19 @@
 """A small training of an Estimator that the tests of faults start; `fate` says how."""
 
 import sys
-import threading
-from pathlib import Path
 from typing import Any
 
-from fate import MIDDLE, NUM_STEPS, SAVE_STEPS, fault, index, is_victim, model_dir, moment, suffer
+from fate import (
+    MIDDLE,
+    NUM_STEPS,
+    SAVE_STEPS,
+    index,
+    is_victim,
+    model_dir,
+    moment,
+    suffer,
+    suffer_in_a_save,
+)
 
 if moment == "start":
     suffer()
@@ -58,16 +66,7 @@ class Saving(v1.train.CheckpointSaverListener):
     def before_save(self, session: Any, global_step_value: int) -> None:
         if moment != "saving" or global_step_value != 2 * SAVE_STEPS:
             return
-        if fault != "kill":
-            suffer()
-            return
-
-        def watch() -> None:
-            while not list(Path(model_dir).glob(f"model.ckpt-{2 * SAVE_STEPS}*")):
-                pass
-            suffer()
-
-        threading.Thread(target=watch, daemon=True).start()
+        suffer_in_a_save(f"model.ckpt-{2 * SAVE_STEPS}*")
 
 
 strategy = strategy_for_run()

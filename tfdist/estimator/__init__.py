@@ -32,7 +32,6 @@ from tfdist.estimator.canned.feature_columns import (
 from tfdist.estimator.canned.linear import LinearClassifier, LinearEstimator, LinearRegressor
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError
 from tfdist.estimator.checkpoints.warm_start import VocabInfo, WarmStartSettings
-from tfdist.estimator.checkpoints.writer import CheckpointSpaceError
 from tfdist.estimator.compat.enabling import enable_compat
 from tfdist.estimator.config.run_config import DeviceConfig, RunConfig
 from tfdist.estimator.estimator import Estimator
@@ -79,6 +78,7 @@ from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.estimator.train.train_and_evaluate import train_and_evaluate
 from tfdist.estimator.train.train_spec import EvalSpec, TrainSpec
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
+from tfdist.strategies.saving.disk_space import CheckpointSpaceError
 
 __all__ = [
     "BaselineClassifier",

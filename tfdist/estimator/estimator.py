@@ -18,7 +18,6 @@ from tfdist.estimator.checkpoints import listing, warm_start
 from tfdist.estimator.checkpoints.model_dir_lock import locked
 from tfdist.estimator.checkpoints.recovery import newest_whole, recover, whole_at
 from tfdist.estimator.checkpoints.warm_start import WarmStartFrom
-from tfdist.estimator.checkpoints.writer import full_disk_named
 from tfdist.estimator.config.arguments import (
     InputFn,
     argument_names,
@@ -48,6 +47,7 @@ from tfdist.estimator.private_keras import name_layers_from_the_start
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys, checked_hooks
 from tfdist.process.snapshot_folders import name_for
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, step_of
+from tfdist.strategies.saving.disk_space import full_disk_named
 from tfdist.training.precision import find_precision
 from tfdist.training.stochastic_rounding import stochastic_rounding
 

@@ -21,7 +21,7 @@ from typing import Any
 from tfdist.process.imports import write_imports
 
 _VARIABLE = "TFDIST_PROGRESS_FILE"
-_VERSION = 5  # of the layout
+_VERSION = 6  # of the layout
 
 PHASES = ("starting", "waiting", "training", "saving", "evaluating", "stopping", "leaving")
 
@@ -45,7 +45,9 @@ class Progress:
         own input, so that it keeps the others waiting.
       is_writing: Whether a checkpoint is being written beside the training.
       is_own_loop: Whether it is in code of a TensorFlow 2 program outside of `fit`, such as a loop
-        of its own. `step` is -1 then until it makes a step; each start counts from 0.
+        of its own.
+      counts_steps: Whether that loop has made a step, so that its steps are known: `step` counts
+        those of this start, from 0.
       loss: The loss of the last step; NaN before it is known.
       examples: How many examples this worker has taken in since it started.
       time_s: `time.monotonic()` of the last change; on one machine all processes have one clock.
@@ -63,6 +65,7 @@ class Progress:
     time_s: float = 0.0
     is_writing: bool = False
     is_own_loop: bool = False
+    counts_steps: bool = False
 
 
 # 8 bytes for each: a reader sees the value before or after a change, never half of it.
@@ -146,8 +149,9 @@ class ProgressFile:
         if version != _VERSION:  # 0: the file exists, but nothing is written yet
             return None
         named: dict[str, Any] = dict(zip(_KINDS, values, strict=True))
-        for name in ("in_step", "waits_for_input", "is_writing", "is_own_loop"):
-            named[name] = bool(named[name])
+        for name, usual in vars(Progress()).items():
+            if isinstance(usual, bool):
+                named[name] = bool(named[name])
         return Progress(**{**named, "phase": PHASES[named["phase"]]})
 
     def _open(self) -> mmap.mmap:

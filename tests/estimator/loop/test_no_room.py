@@ -14,9 +14,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import tfdist.estimator as tfe
-from tfdist.estimator.checkpoints.writer import CheckpointSpaceError, full_disk_named
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import NO_SPACE
+from tfdist.strategies.saving.disk_space import CheckpointSpaceError, full_disk_named
 
 pytestmark = pytest.mark.processes
 

@@ -301,3 +301,21 @@ def test_a_worker_that_hangs_ends_in_time(
         longest_call_s=15.0,
     )
     assert line == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "idle_s", "is_over"), [(TERM, 9.0, False), (TERM, 11.0, True), (USR1, 99.0, False)]
+)
+def test_a_loop_of_its_own_that_makes_no_step_any_more_ends_after_sigterm(
+    number: int, idle_s: float, is_over: bool
+) -> None:
+    line = overdue(
+        number,
+        waited_s=100.0,
+        has_to_finish=True,
+        in_call_s=None,
+        longest_call_s=15.0,
+        idle_s=idle_s,
+    )
+    expected = "SIGTERM: no step of a loop has begun for 11 s. This worker ends now."
+    assert line == (expected if is_over else None)

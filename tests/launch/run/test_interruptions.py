@@ -37,7 +37,9 @@ def test_the_cost_is_the_time_until_the_next_step_and_the_steps_made_again(
 def test_a_loop_of_its_own_counts_the_steps_of_each_start_from_0(make_worker: Make) -> None:
     def loop(step: int) -> list[WorkerState]:
         worker = make_worker()
-        worker.progress = Progress(phase="training", step=step, is_own_loop=True)
+        worker.progress = Progress(
+            phase="training", step=step, is_own_loop=True, counts_steps=step >= 0
+        )
         return [worker]
 
     cost = Interruptions()

@@ -189,6 +189,12 @@ def evaluates(quiet_s: float, *flags: str) -> dict[str, Any]:
             "no progress yet",
         ),
         ([trains(60, "in_step"), trains(20, "is_own_loop", phase="starting")], "worker 1", "start"),
+        # A loop of its own that has made steps is a training.
+        (
+            [trains(60, "in_step", "is_own_loop", "counts_steps"), trains(20, "is_own_loop")],
+            "worker 1",
+            "between two steps",
+        ),
         # Then the one that was quiet longest; an evaluator hides nothing.
         ([trains(s, "in_step") for s in (20, 30, 25)], "worker 1", "no step for 30 s"),
         ([trains(20, "in_step"), evaluates(0.5)], "worker 0", "waiting for the other workers"),

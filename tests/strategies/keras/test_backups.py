@@ -3,6 +3,7 @@
 In this process an interruption is an error that a callback raises, in front of a backup.
 """
 
+import errno
 import importlib
 import json
 import os
@@ -18,7 +19,8 @@ from interrupted_fit import INPUTS, undisturbed
 
 from tfdist.strategies.keras import backups
 from tfdist.strategies.keras.backups import recover_backups
-from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
+from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, ModelDirError
+from tfdist.strategies.saving.disk_space import CheckpointSpaceError
 
 Fit = partial[Any]
 
@@ -127,7 +129,7 @@ def test_training_ends_with_the_list_where_no_backup_is_whole(
         DAMAGES[damage](_weights(one))
     everything = _content(folder), _content(folder / "before")
     problem = recover_backups([_backup(fit.args[0], folder)])
-    assert problem.startswith(f"No backup in {folder} is whole (")
+    assert problem.startswith(f"CheckpointDamagedError: No backup in {folder} is whole (")
     assert problem.count(SAID[damage]) == 2
     assert (_content(folder), _content(folder / "before")) == everything
 
@@ -149,6 +151,27 @@ def test_fit_refuses_to_train_where_no_backup_is_whole(
     shutil.rmtree(folder / "before")
     _cut(_weights(folder))
     with pytest.raises(CheckpointDamagedError, match="or remove the folder to begin at epoch 1"):
+        fit(tmp_path / "backup")
+
+
+def test_a_full_disk_is_found_before_a_backup_is_written(
+    fit: Fit, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    before = _content(folder)
+    with pytest.raises(CheckpointSpaceError, match=r"the backup needs .* Older backups are as"):
+        fit(tmp_path / "backup")
+    assert _content(folder) == before
+
+
+def test_fit_refuses_to_begin_where_no_backup_may_be_written(
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *arguments: False)
+    with pytest.raises(ModelDirError, match="cannot be written: there is no permission"):
         fit(tmp_path / "backup")
 
 

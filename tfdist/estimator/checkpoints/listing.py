@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from tfdist.strategies.saving.checkpoint_files import ModelDirError, exists
+from tfdist.strategies.saving.disk_space import is_remote
 
 # The name that `CheckpointSaverHook` gives to checkpoints, and the pattern that identifies one.
 _FILE = re.compile(r"(?P<name>model\.ckpt-\d+)\.index")
@@ -68,11 +69,6 @@ def required(model_dir: str) -> str:
     if path is None:
         raise ValueError(f"Could not find trained model in model_dir: {model_dir}. Train first.")
     return path
-
-
-def is_remote(path: str) -> bool:
-    """Returns whether only TensorFlow can access a path, such as gs://bucket/model."""
-    return "://" in path
 
 
 def require_writable(model_dir: str) -> None:

@@ -41,10 +41,11 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.environment import read_run
 from tfdist.cluster.instances import restart_count
-from tfdist.estimator.checkpoints.listing import is_remote, require_writable
+from tfdist.estimator.checkpoints.listing import require_writable
 from tfdist.process.endings import OneLineError
 from tfdist.process.identity import is_running, own_place, started_s
 from tfdist.process.progress_file import in_phase
+from tfdist.strategies.saving.disk_space import is_remote
 
 FILE_NAME = "training.lock"
 

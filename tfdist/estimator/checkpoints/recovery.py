@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.checkpoints.listing import Listed, is_remote, listed
+from tfdist.estimator.checkpoints.listing import Listed, listed
 from tfdist.estimator.checkpoints.writer import write_state
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, damage
+from tfdist.strategies.saving.disk_space import is_remote
 from tfdist.strategies.saving.whole_files import remove_unfinished
 
 

@@ -12,13 +12,10 @@ If the process or the machine ends at any point, the file `checkpoint` names a w
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -26,8 +23,6 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.checkpoints.background import BackgroundSaves, SaverOps, save_values
 from tfdist.estimator.checkpoints.input_progress import InputProgress, remove_positions
 from tfdist.estimator.checkpoints.listing import is_remote, listed
-from tfdist.process.endings import OneLineError
-from tfdist.process.exit_codes import NO_SPACE
 from tfdist.strategies.divided import pieces
 from tfdist.strategies.private_tensorflow import (
     delete_oldest_checkpoint,
@@ -35,14 +30,9 @@ from tfdist.strategies.private_tensorflow import (
     replace_saver,
     save_first,
 )
+from tfdist.strategies.saving.disk_space import full_disk_named, is_remote
 from tfdist.strategies.saving.stop_limit import StopLimit
 from tfdist.strategies.saving.whole_files import move_all, unfinished_in
-
-
-class CheckpointSpaceError(OneLineError, OSError):
-    """Raised if there is no disk space for a checkpoint; older ones are unchanged."""
-
-    exit_code: ClassVar[int] = NO_SPACE
 
 
 class CheckpointWriter:
@@ -257,57 +247,3 @@ def add_checkpoint(folder: str, name: str, write_files: Callable[[str], None]) -
             move_all(unfinished, folder)
         write_state(folder, [*others, path])
     return path
-
-
-@contextmanager
-def full_disk_named(
-    folder: str, what: str = "what is written", num_bytes: int = 0
-) -> Iterator[None]:
-    """Turns an error about a full disk in the `with` block into one line.
-
-    `what` names the written data in it; `num_bytes` is their size, 0 if that is not known.
-
-    Raises:
-      CheckpointSpaceError: If there is no disk space, or a file would exceed the allowed size.
-    """
-    try:
-        yield
-    except (tf.errors.OpError, OSError) as error:
-        refuse_full_disk(error, folder, what, num_bytes)
-        raise
-
-
-def refuse_full_disk(
-    error: tf.errors.OpError | OSError,
-    folder: str,
-    what: str = "what is written",
-    num_bytes: int = 0,
-) -> None:
-    """Raises a `CheckpointSpaceError` for an error about a full disk; see `full_disk_named`."""
-    if isinstance(error, CheckpointSpaceError) or is_remote(folder):
-        return
-    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    number = next((n for n in numbers if _is_about(error, n)), None)
-    if number is None:
-        return
-    needs = f"needs {num_bytes:,} bytes" if num_bytes else "needs more"
-    free = shutil.disk_usage(_existing(folder)).free
-    fix = "Raise the limit (ulimit -f)" if number == errno.EFBIG else "Make room there"
-    raise CheckpointSpaceError(
-        f"{os.strerror(number)}: {what} {needs} in {folder}, where {free:,} are free. {fix}, or "
-        "use another model_dir. Older checkpoints are as they were."
-    ) from error
-
-
-def _existing(folder: str) -> str:
-    """Returns the folder or, if it does not exist, the nearest parent that exists."""
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(os.path.abspath(folder))
-    return folder
-
-
-def _is_about(error: tf.errors.OpError | OSError, number: int) -> bool:
-    """Returns whether an error is, or quotes the text of, the system error with this number."""
-    if isinstance(error, OSError):
-        return error.errno == number
-    return os.strerror(number) in error.message

@@ -46,7 +46,6 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.background import BackgroundSaves
 from tfdist.estimator.checkpoints.input_progress import InputProgress
-from tfdist.estimator.checkpoints.writer import refuse_full_disk
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import is_last_call, last_step_of
 from tfdist.estimator.graph.hooked_call import after_run, before_run
@@ -76,6 +75,7 @@ from tfdist.strategies import stop_signals
 from tfdist.strategies.placement import Placement, place
 from tfdist.strategies.private_tensorflow import loss_scaled_by_optimizer, seeds_of_run
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
+from tfdist.strategies.saving.disk_space import refuse_full_disk
 from tfdist.strategies.stop_signals import StopSignals
 from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.stochastic_rounding import stochastic_rounding

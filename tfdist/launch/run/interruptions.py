@@ -49,7 +49,7 @@ class Interruptions:
         # Reports come twice a second, so the first one may be of a later step.
         before = max(made) - 1 if self._restored_step < 0 else self._restored_step
         self.lost_s += now_s - self._since_s
-        self.is_own_loop = any(report.is_own_loop for report in reports)
+        self.is_own_loop = any(report.counts_steps for report in reports)
         if not self.is_own_loop:
             self.repeated_steps += max(0, self.step - before)
         self._since_s = None
@@ -70,4 +70,4 @@ class Interruptions:
 
 def _has_made_steps(report: Progress) -> bool:
     """Returns whether a worker has made a step since its start."""
-    return report.step > 0 if report.is_own_loop else not math.isnan(report.loss)
+    return report.step > 0 if report.counts_steps else not math.isnan(report.loss)

@@ -173,7 +173,7 @@ def _quiet_s(worker: WorkerState, now_s: float) -> float:
 
 def _reports_steps(worker: WorkerState) -> bool:
     progress = worker.progress
-    return progress is not None and not (progress.is_own_loop and progress.step < 0)
+    return progress is not None and (not progress.is_own_loop or progress.counts_steps)
 
 
 def _keeps_waiting(worker: WorkerState) -> bool:

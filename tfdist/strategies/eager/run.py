@@ -117,7 +117,7 @@ def begin_loop(calls: CallClock) -> None:
         membership.calls = calls
     file = find_progress_file()
     if file is not None:
-        file.write(is_own_loop=True, step=0)
+        file.write(is_own_loop=True, counts_steps=True, step=0)
     set_phase("training")
 
 
@@ -174,7 +174,7 @@ def _note_loop(*, is_own: bool) -> None:
     """Tells a launcher whether this is code outside of `fit`, whose steps are not known yet."""
     file = find_progress_file()
     if file is not None:
-        file.write(is_own_loop=is_own, step=-1)
+        file.write(is_own_loop=is_own, counts_steps=is_own and _loop is not None)
 
 
 def _describe(error: BaseException) -> str:

@@ -28,8 +28,15 @@ import tensorflow as tf
 from tfdist.process.endings import print_to_stderr
 from tfdist.strategies.keras.extension import extends, strategy_of
 from tfdist.strategies.keras.fit import FitPosition, current_fit
+from tfdist.strategies.keras.snapshots import state_of
 from tfdist.strategies.saving.checked_files import begin_save, end_save, recover, write_json
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, ModelDirError
+from tfdist.strategies.saving.disk_space import (
+    bytes_of,
+    full_disk_named,
+    require_permission,
+    require_room,
+)
 
 _POSITION = "input.json"
 
@@ -52,11 +59,14 @@ def adapt_backups(library: ModuleType, is_keras_3: bool) -> None:
         if strategy is not None and not strategy.extended.should_checkpoint:
             return None
         began_s = time.monotonic()
-        folder = _folder(self)
-        begin_save(folder, _names(self))
-        saved = original(self, *args, **kwargs)
-        write_json(os.path.join(folder, _POSITION), [asdict(run.position)])
-        end_save(folder, _names(self))
+        folder, num_bytes = _folder(self), bytes_of(state_of(self.model))
+        with full_disk_named(folder, "the backup", num_bytes, kind="backup"):
+            tf.io.gfile.makedirs(folder)
+            require_room(folder, num_bytes)
+            begin_save(folder, _names(self))
+            saved = original(self, *args, **kwargs)
+            write_json(os.path.join(folder, _POSITION), [asdict(run.position)])
+            end_save(folder, _names(self))
         run.stop_limit.note("backup", time.monotonic() - began_s)
         return saved
 
@@ -65,16 +75,30 @@ def recover_backups(backups: Sequence[Any]) -> str:
     """Puts the backups before in place of damaged ones, and says so.
 
     Returns:
-      Why training cannot go on; "" if it can.
+      Why training cannot go on, for `refuse_backups`; "" if it can.
     """
     try:
         for backup in backups:
             line = recover(_folder(backup), _names(backup))
             if line is not None:
                 print_to_stderr(line)
+            require_permission(os.fspath(backup.backup_dir))
     except (CheckpointDamagedError, ModelDirError) as error:
-        return str(error)
+        return f"{type(error).__name__}: {error}"
     return ""
+
+
+def refuse_backups(problem: str) -> None:
+    """Raises the error that worker 0's `recover_backups` has returned; "" is none.
+
+    Raises:
+      CheckpointDamagedError: If there are backups, but none is whole.
+      ModelDirError: If their folder cannot be read or written.
+    """
+    name, _, text = problem.partition(": ")
+    for kind in (CheckpointDamagedError, ModelDirError):
+        if kind.__name__ == name:
+            raise kind(text)
 
 
 def position_of_backup(backups: Sequence[Any], model: Any) -> FitPosition | None:

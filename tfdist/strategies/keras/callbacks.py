@@ -29,13 +29,17 @@ from tfdist.process.progress_file import find_progress_file
 from tfdist.process.snapshot_folders import name_for
 from tfdist.strategies.eager.replica_variable import note_updates, synchronize, tf_variable
 from tfdist.strategies.eager.run import all_stop, needs_all_workers
-from tfdist.strategies.keras.backups import backups_in, position_of_backup, recover_backups
+from tfdist.strategies.keras.backups import (
+    backups_in,
+    position_of_backup,
+    recover_backups,
+    refuse_backups,
+)
 from tfdist.strategies.keras.comparison import compare_lengths
 from tfdist.strategies.keras.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
 from tfdist.strategies.keras.input import start_after
 from tfdist.strategies.keras.snapshots import FitSnapshots, is_built, state_of, why_none
 from tfdist.strategies.reductions.division import division_of
-from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError
 from tfdist.strategies.values.weight_check import check_eager_weights
 
 # The attribute of each callback that names what it writes.
@@ -100,13 +104,13 @@ class BeforeOthers:
 
         Raises:
           CheckpointDamagedError: On every worker, if there are backups, but none is whole.
+          ModelDirError: On every worker, if their folder cannot be read or written.
         """
         extended = self._strategy.extended
         problem = recover_backups(self._backups) if extended.should_checkpoint else ""
         with needs_all_workers("the start of fit"):
             problem = share_text(problem, extended.reducer)
-        if problem:
-            raise CheckpointDamagedError(problem)
+        refuse_backups(problem)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         note_updates()

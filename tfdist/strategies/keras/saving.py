@@ -12,6 +12,7 @@ from typing import Any
 
 from tfdist.strategies.eager.replica_variable import reads_own
 from tfdist.strategies.keras.extension import extends, strategy_of
+from tfdist.strategies.saving.disk_space import bytes_of, full_disk_named, require_room
 from tfdist.strategies.saving.whole_files import whole_file
 
 
@@ -35,8 +36,11 @@ def adapt_saving(module: Any, is_keras_3: bool) -> None:
         given = inspect.signature(save).bind(model, filepath, *args, **options).arguments
         if strategy_of(model) is None or not _is_one_file(given):
             return save(model, filepath, *args, **options)
-        with whole_file(str(filepath)) as draft:
-            return save(model, draft, *args, **options)
+        folder, num_bytes = os.path.dirname(os.path.abspath(filepath)), bytes_of(model.variables)
+        with full_disk_named(folder, f"the file {os.path.basename(filepath)}", num_bytes, "model"):
+            require_room(folder, num_bytes)
+            with whole_file(str(filepath)) as draft:
+                return save(model, draft, *args, **options)
 
 
 def _is_one_file(given: dict[str, Any]) -> bool:
