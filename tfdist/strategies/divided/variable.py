@@ -27,6 +27,15 @@ _SCATTERS = (
 _of_thread = threading.local()
 
 
+# The shapes of the tables that this process has made.
+_shapes: set[tuple[int, ...]] = set()
+
+
+def shapes_of_tables() -> set[tuple[int, ...]]:
+    """Returns the shapes of the divided tables that this process has made."""
+    return _shapes
+
+
 class DividedTableError(OneLineError, ValueError):
     """A divided table is used in a way that would need all of it on each worker."""
 
@@ -67,6 +76,7 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
         super().__init__(**arguments)
         self.reducer = reducer
         self.division = division
+        _shapes.add(division.shape)
         name = self.name.partition(":")[0]
         self._set_save_slice_info(division.slice_info(name))
         if not tf.executing_eagerly():
@@ -107,6 +117,16 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
         with tf.device(self.device):
             return tf.raw_ops.ResourceGather(
                 resource=self._own_handle, indices=rows, dtype=self.dtype
+            )
+
+    def assign_own(self, start: int, rows: Any) -> None:
+        """Assigns some of this worker's rows, by their numbers among these, in any context."""
+        rows = tf.convert_to_tensor(rows, self.dtype)
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=self._own_handle,
+                indices=start + tf.range(tf.shape(rows)[0]),
+                updates=rows,
             )
 
     # Look-ups.
@@ -214,6 +234,21 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
                 "apply_gradients of an optimizer of Keras or of tf.compat.v1.train in "
                 "strategy.run, which sends them."
             )
+
+    # Checkpoints of TensorFlow 2 hold all that they save.
+
+    def _refuse_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        raise self._refused(
+            "a tf.train.Checkpoint or SavedModel",
+            "Save a model of Keras 3 by model.save_weights('x.weights.h5') on all workers, or "
+            "train an Estimator",
+        )
+
+    _serialize_to_tensors = _refuse_checkpoint
+    _restore_from_tensors = _refuse_checkpoint
+    _gather_saveables_for_checkpoint = _refuse_checkpoint
+    _export_to_saved_model_graph = _refuse_checkpoint
+    _copy_trackable_to_cpu = _refuse_checkpoint
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise self._refused("a copy of it", "Make another table")

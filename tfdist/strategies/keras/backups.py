@@ -28,6 +28,7 @@ import tensorflow as tf
 from tfdist.process.endings import print_to_stderr
 from tfdist.strategies.keras.extension import extends, strategy_of
 from tfdist.strategies.keras.fit import FitPosition, current_fit
+from tfdist.strategies.keras.table_files import has_divided
 from tfdist.strategies.saving.checked_files import begin_save, end_save, recover, write_json
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, ModelDirError
 
@@ -50,7 +51,8 @@ def adapt_backups(library: ModuleType, is_keras_3: bool) -> None:
         run.synchronize_in_epoch()
         strategy = strategy_of(self.model)
         if strategy is not None and not strategy.extended.should_checkpoint:
-            return None
+            # To a folder that is thrown away: worker 0 gets the rows of divided tables.
+            return original(self, *args, **kwargs) if has_divided(self.model) else None
         began_s = time.monotonic()
         folder = _folder(self)
         begin_save(folder, _names(self))
