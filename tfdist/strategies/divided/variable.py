@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.private_tensorflow import ResourceVariable, mark_as_read
-from tfdist.strategies.reductions.division import Division
+from tfdist.strategies.reductions.division import Division, division_of
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.row_exchange import is_of_own_rows, look_up
 from tfdist.strategies.reductions.slices import add_equal_rows
@@ -38,6 +38,19 @@ def shapes_of_tables() -> set[tuple[int, ...]]:
 
 class DividedTableError(OneLineError, ValueError):
     """A divided table is used in a way that would need all of it on each worker."""
+
+
+def refuse_divided(optimizer: str, variables: Iterable[Any]) -> None:
+    """Raises an error if an optimizer that needs all of a variable is to update a divided one.
+
+    Such are those with norms of weights or gradients, or that look whether all is finite.
+    """
+    for division in filter(None, map(division_of, variables)):
+        raise DividedTableError(
+            f"{optimizer} cannot update {division.name}, which is divided between "
+            f"{division.num_workers} workers: it may need numbers of all rows. Use an optimizer of "
+            "tf.compat.v1.train or of Keras by itself, or let variable_partitioner leave it whole."
+        )
 
 
 @contextmanager
