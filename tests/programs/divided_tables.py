@@ -202,7 +202,7 @@ def masked_and_ragged(strategy: Any) -> dict[str, Any]:
 
 @case
 def refusals(strategy: Any) -> dict[str, Any]:
-    """What would need the whole table, or would be wrong; each with its first line."""
+    """Uses that would need the whole table, or would be wrong: the error of each."""
     import keras
 
     class Normed(keras.optimizers.SGD):

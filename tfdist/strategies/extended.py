@@ -69,6 +69,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
       reducer: Combines values over all replicas.
       divides_batches: Whether a dataset of TensorFlow 2 has global batches, which the workers
         divide. If False, each worker has a dataset of its own, whose batches are a replica's.
+      tables: Says which variables are divided between the workers.
       graph_variables: Makes and combines the variables of the current graph.
       when_entered: Adapts libraries to strategies, when a program of TensorFlow 2 enters one.
         `tfdist.strategies` sets it for Keras.
@@ -96,10 +97,10 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         self._is_entered = False  # By a program of TensorFlow 2.
         self.reducer = Reducer(collectives, placement.num_replicas, half)
         self.divides_batches = True
-        tables = Tables(partitioner, self.reducer)
-        self.graph_variables = GraphVariables(placement, self.reducer, tables)
+        self.tables = Tables(partitioner, self.reducer)
+        self.graph_variables = GraphVariables(placement, self.reducer, self.tables)
         self._graph = GraphDialect(self.graph_variables)
-        eager_variables = EagerVariables(placement, self.reducer, tables)
+        eager_variables = EagerVariables(placement, self.reducer, self.tables)
         self._eager = EagerDialect(eager_variables, self.reducer)
         self._functions = FunctionsOfReplicas(self, self._call_for_each_replica)
 
@@ -134,6 +135,9 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         return self._dialect.create_variable(next_creator, **kwargs)
+
+    def _allow_variable_partition(self) -> bool:
+        return self.tables.divides_partitioned
 
     def read_var(self, variable: Any) -> tf.Tensor:
         """Reads a variable. A sync-on-read variable is combined over all replicas: a collective."""

@@ -63,6 +63,9 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 # The function that gives each op and dataset its two seeds.
 from tensorflow.python.framework import random_seed
 
+# The store of `get_variable`, which makes the parts of a partitioned variable.
+from tensorflow.python.ops import variable_scope
+
 # The graphs of loops' bodies and of branches.
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
@@ -216,6 +219,26 @@ def read_on_tape(
 def mark_as_read(variable: tf.Variable) -> None:
     """Tells the tapes that a variable is read: they watch it from now on."""
     variable_accessed(variable)
+
+
+def make_partitioned_whole(is_whole: Callable[[str, Sequence[int], Any], bool]) -> None:
+    """Makes `get_variable` make one variable of what a partitioner divides, where `is_whole`.
+
+    It gets the variable's name, the partitioner's numbers of parts and the variable's shape.
+    """
+    store = variable_scope._VariableStore
+    get_parts = store._get_partitioned_variable
+
+    def get(self: Any, name: str, partitioner: Any, **options: Any) -> Any:
+        shape = tf.TensorShape(options.get("shape"))
+        if shape.is_fully_defined() and shape.rank:
+            dtype = options.get("dtype") or tf.float32
+            parts = partitioner(shape=shape, dtype=dtype)
+            if is_whole(name, [int(number) for number in parts], shape):
+                return self._get_single_variable(name=name, **options)
+        return get_parts(self, name, partitioner=partitioner, **options)
+
+    store._get_partitioned_variable = get
 
 
 def nested_layers(model: Any) -> list[Any]:

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.checkpoints.background import BackgroundSaves, SaverOps, save_values
 from tfdist.estimator.checkpoints.input_progress import InputProgress, remove_positions
-from tfdist.estimator.checkpoints.listing import is_remote, listed
+from tfdist.estimator.checkpoints.listing import listed
 from tfdist.strategies.divided import pieces
 from tfdist.strategies.private_tensorflow import (
     delete_oldest_checkpoint,

@@ -181,6 +181,41 @@ class GraphPieces:
                 session.run(ops.update, {**place, ops.given: given})
 
 
+def piece_of_owner(variable: DividedVariable, piece: Piece) -> tf.Tensor:
+    """Returns a piece's rows on every worker, in TensorFlow 2. A collective."""
+    bits_dtype = {4: tf.int32, 8: tf.int64}[variable.dtype.size]  # Added to zeros, exactly.
+    division, collectives = variable.division, variable.reducer.collectives
+    with tf.device(HOST):
+        bits = tf.zeros([piece.count, *division.shape[1:]], bits_dtype)
+        if piece.owner == division.worker_index:
+            rows = variable.gather_own(tf.range(piece.start, piece.start + piece.count))
+            bits = tf.bitcast(rows, bits_dtype)
+        (total,) = collectives.sum([bits], f"{division.name}/piece")
+        return tf.bitcast(total, variable.dtype)
+
+
+def give_piece(variable: DividedVariable, piece: Piece, rows: Any) -> None:
+    """Gives a piece's owner the rows that worker 0 has, in TensorFlow 2. A collective.
+
+    Other workers than worker 0 give None.
+    """
+    division = variable.division
+    if rows is None:
+        rows = tf.zeros([piece.count, *division.shape[1:]], variable.dtype)
+    with tf.device(HOST):
+        own = tf.convert_to_tensor(rows, variable.dtype)
+        sent = variable.reducer.broadcast(own, f"{division.name}/piece_back")
+    if piece.owner == division.worker_index:
+        variable.assign_own(piece.start, sent)
+
+
+def own_pieces(division: Division) -> Iterator[tuple[int, int]]:
+    """Yields first row and number of rows of pieces of this worker's rows, among these."""
+    size = rows_in_piece(division)
+    for start in range(0, division.own_shape[0], size):
+        yield start, min(size, division.own_shape[0] - start)
+
+
 def take(graph: tf.Graph) -> str | None:
     """Returns the folder of the pieces for a checkpoint of a graph; None if it needs none.
 

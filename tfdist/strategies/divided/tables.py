@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +11,10 @@ import tensorflow as tf
 from tfdist.process.endings import print_to_stderr
 from tfdist.strategies.divided.initial_rows import own_rows_of, traced_shape
 from tfdist.strategies.divided.variable import DividedTableError, DividedVariable
-from tfdist.strategies.private_tensorflow import constructor_arguments
+from tfdist.strategies.private_tensorflow import (
+    constructor_arguments,
+    make_partitioned_whole,
+)
 from tfdist.strategies.reductions.division import Division, division_of
 from tfdist.strategies.reductions.reducer import Reducer
 
@@ -48,17 +52,60 @@ def is_divided(partitioner: Partitioner, name: str, shape: tf.TensorShape, dtype
     return shards[0] > 1
 
 
+# Variables of at least this size are divided where a program of TensorFlow 1 partitions them.
+LEAST_PARTITIONED_BYTES = 16 << 20
+
+
+@cache
+def _intercept_partitioners() -> None:
+    def is_whole(name: str, parts: Sequence[int], shape: tf.TensorShape) -> bool:
+        tables = getattr(tf.distribute.get_strategy().extended, "tables", None)
+        if not isinstance(tables, Tables) or not tables.divides_partitioned:
+            return False
+        tables.note_partitioned(name, parts, shape)
+        return True  # As a strategy that divides nothing makes it.
+
+    make_partitioned_whole(is_whole)
+
+
+def _num_bytes(shape: tf.TensorShape) -> int:
+    return int(shape.num_elements() or 0) * int(tf.float32.size)
+
+
 class Tables:
     """Makes the variables that are divided.
 
     Args:
       partitioner: The program's `variable_partitioner`; None divides nothing.
       reducer: Sends values between the workers.
+
+    Attributes:
+      divides_partitioned: Whether partitioners of TensorFlow 1 count; see `divide_partitioned`.
     """
 
     def __init__(self, partitioner: Partitioner | None, reducer: Reducer) -> None:
         self._partitioner = partitioner
         self._reducer = reducer
+
+        self.divides_partitioned = False
+        self._partitioned: set[str] = set()  # Names of variables that are made next.
+        if partitioner is not None:
+            self.divide_partitioned()
+
+    def divide_partitioned(self) -> None:
+        """Divides what a program of TensorFlow 1 gives a partitioner, if it is large.
+
+        Dense layers, whose variables are read whole, are partitioned in such programs as well, and
+        are smaller.
+        """
+        self.divides_partitioned = True
+        _intercept_partitioners()
+
+    def note_partitioned(self, name: str, parts: Sequence[int], shape: tf.TensorShape) -> None:
+        """Notes a partitioned variable that is made next: `plan` divides it if it is large."""
+        is_by_rows = parts[0] > 1 and all(number == 1 for number in parts[1:])
+        if is_by_rows and _num_bytes(shape) >= LEAST_PARTITIONED_BYTES:
+            self._partitioned.add(name)
 
     def plan(self, kwargs: dict[str, Any]) -> Division | None:
         """Returns the division of a variable with these arguments of a creator; None without one.
@@ -66,7 +113,7 @@ class Tables:
         The slot of a divided table that has its shape, or that of own rows, is divided alike.
         """
         collectives = self._reducer.collectives
-        if self._partitioner is None or collectives.num_workers == 1:
+        if not self.divides_partitioned or collectives.num_workers == 1:
             return None
         beside = division_of(kwargs.get("colocate_with"))
         is_of_replica = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
@@ -86,10 +133,12 @@ class Tables:
             if whole not in (beside.shape, beside.own_shape):
                 return None
             whole = beside.shape
-        elif shape[0] < collectives.num_workers or not is_divided(
-            self._partitioner, name, shape, dtype
+        elif shape[0] < collectives.num_workers or not (
+            name in self._partitioned
+            or (self._partitioner and is_divided(self._partitioner, name, shape, dtype))
         ):
             return None
+        self._partitioned.discard(name)
         return Division(
             name=name,
             shape=whole,

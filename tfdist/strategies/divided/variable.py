@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.private_tensorflow import ResourceVariable, mark_as_read
-from tfdist.strategies.reductions.division import Division
+from tfdist.strategies.reductions.division import Division, division_of
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.row_exchange import is_of_own_rows, look_up
 from tfdist.strategies.reductions.slices import add_equal_rows
@@ -27,8 +27,30 @@ _SCATTERS = (
 _of_thread = threading.local()
 
 
+# The shapes of the tables that this process has made.
+_shapes: set[tuple[int, ...]] = set()
+
+
+def shapes_of_tables() -> set[tuple[int, ...]]:
+    """Returns the shapes of the divided tables that this process has made."""
+    return _shapes
+
+
 class DividedTableError(OneLineError, ValueError):
     """A divided table is used in a way that would need all of it on each worker."""
+
+
+def refuse_divided(optimizer: str, variables: Iterable[Any]) -> None:
+    """Raises an error if an optimizer that needs all of a variable is to update a divided one.
+
+    Such are those with norms of weights or gradients, or that look whether all is finite.
+    """
+    for division in filter(None, map(division_of, variables)):
+        raise DividedTableError(
+            f"{optimizer} cannot update {division.name}, which is divided between "
+            f"{division.num_workers} workers: it may need numbers of all rows. Use an optimizer of "
+            "tf.compat.v1.train or of Keras by itself, or let variable_partitioner leave it whole."
+        )
 
 
 @contextmanager
@@ -67,6 +89,7 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
         super().__init__(**arguments)
         self.reducer = reducer
         self.division = division
+        _shapes.add(division.shape)
         name = self.name.partition(":")[0]
         self._set_save_slice_info(division.slice_info(name))
         if not tf.executing_eagerly():
@@ -107,6 +130,16 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
         with tf.device(self.device):
             return tf.raw_ops.ResourceGather(
                 resource=self._own_handle, indices=rows, dtype=self.dtype
+            )
+
+    def assign_own(self, start: int, rows: Any) -> None:
+        """Assigns some of this worker's rows, by their numbers among these, in any context."""
+        rows = tf.convert_to_tensor(rows, self.dtype)
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=self._own_handle,
+                indices=start + tf.range(tf.shape(rows)[0]),
+                updates=rows,
             )
 
     # Look-ups.
@@ -214,6 +247,21 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
                 "apply_gradients of an optimizer of Keras or of tf.compat.v1.train in "
                 "strategy.run, which sends them."
             )
+
+    # Checkpoints of TensorFlow 2 hold all that they save.
+
+    def _refuse_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        raise self._refused(
+            "a tf.train.Checkpoint or SavedModel",
+            "Save a model of Keras 3 by model.save_weights('x.weights.h5') on all workers, or "
+            "train an Estimator",
+        )
+
+    _serialize_to_tensors = _refuse_checkpoint
+    _restore_from_tensors = _refuse_checkpoint
+    _gather_saveables_for_checkpoint = _refuse_checkpoint
+    _export_to_saved_model_graph = _refuse_checkpoint
+    _copy_trackable_to_cpu = _refuse_checkpoint
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise self._refused("a copy of it", "Make another table")

@@ -334,6 +334,7 @@ def in_place_of_servers(
     own = MultiWorkerStrategy(
         resolver, None, variables_on_host, num_replicas=num_gpus if num_gpus > 1 else None
     )
+    own.extended.tables.divide_partitioned()
     v1.logging.warning(
         "No variables on parameter servers: %d worker(s) hold them and train in step, as with "
         "tfdist.strategies.MultiWorkerStrategy. One step is one update by the batches of all.",

@@ -29,6 +29,7 @@ from tfdist.process.endings import print_to_stderr
 from tfdist.strategies.keras.extension import extends, strategy_of
 from tfdist.strategies.keras.fit import FitPosition, current_fit
 from tfdist.strategies.keras.snapshots import state_of
+from tfdist.strategies.keras.table_files import has_divided
 from tfdist.strategies.saving.checked_files import begin_save, end_save, recover, write_json
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, ModelDirError
 from tfdist.strategies.saving.disk_space import (
@@ -57,7 +58,8 @@ def adapt_backups(library: ModuleType, is_keras_3: bool) -> None:
         run.synchronize_in_epoch()
         strategy = strategy_of(self.model)
         if strategy is not None and not strategy.extended.should_checkpoint:
-            return None
+            # To a folder that is thrown away: worker 0 gets the rows of divided tables.
+            return original(self, *args, **kwargs) if has_divided(self.model) else None
         began_s = time.monotonic()
         folder, num_bytes = _folder(self), bytes_of(state_of(self.model))
         with full_disk_named(folder, "the backup", num_bytes, kind="backup"):

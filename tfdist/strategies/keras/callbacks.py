@@ -39,6 +39,7 @@ from tfdist.strategies.keras.comparison import compare_lengths
 from tfdist.strategies.keras.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
 from tfdist.strategies.keras.input import start_after
 from tfdist.strategies.keras.snapshots import FitSnapshots, is_built, state_of, why_none
+from tfdist.strategies.keras.table_files import has_divided, share_restored
 from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.values.weight_check import check_eager_weights
 
@@ -273,7 +274,7 @@ class AfterOthers:
         """Saves what BackupAndRestore would; returns whether the list has one."""
         synchronize()
         for backup in self._backups:
-            if self._strategy.extended.should_checkpoint:
+            if self._strategy.extended.should_checkpoint or has_divided(self.model):
                 _save_backup(backup)
         return bool(self._backups)
 
@@ -340,6 +341,7 @@ def share_state(model: Any, reducer: Any, sender: int = 0) -> None:
     """
     if reducer.collectives.num_workers == 1:
         return
+    share_restored(model)
     for number, variable in enumerate(state_of(model)):
         if division_of(variable) is not None:
             continue

@@ -54,6 +54,7 @@ from tfdist.strategies.keras.metrics import adapt_metrics
 from tfdist.strategies.keras.optimizers import adapt_optimizers
 from tfdist.strategies.keras.saving import adapt_saving
 from tfdist.strategies.keras.step_results import CombinedLogs, OwnResults, PredictedRows
+from tfdist.strategies.keras.table_files import adapt_table_files
 from tfdist.strategies.keras.tables import adapt_tables
 from tfdist.strategies.private_runtime import plain_iterator
 from tfdist.strategies.reductions.division import division_of
@@ -103,6 +104,8 @@ def adapt_keras() -> None:
         adapt_losses(library, is_keras_3=is_keras_3)
         adapt_metrics(library, is_keras_3=is_keras_3)
         adapt_tapes()
+        if is_keras_3:
+            adapt_table_files(library, importlib.import_module("keras.src.saving.saving_lib"))
         adapt_saving(importlib.import_module(f"{name}.src.saving.saving_lib"), is_keras_3)
         if not is_keras_3:
             _vary_seeds(importlib.import_module(f"{name}.src.backend").RandomGenerator)

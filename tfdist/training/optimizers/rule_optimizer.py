@@ -20,6 +20,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.arguments import check_flag, check_number
+from tfdist.strategies.divided.variable import refuse_divided
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import anonymous_name
 from tfdist.training.half_precision import computed_in, in_float32, is_half
@@ -78,6 +79,7 @@ class RuleOptimizer(v1.train.Optimizer):  # type: ignore[misc]
         A collective under a strategy, as in every optimizer of `tf.compat.v1.train`.
         """
         pairs = [(in_float32(gradient), variable) for gradient, variable in grads_and_vars]
+        refuse_divided(type(self).__name__, [variable for _, variable in pairs])
         return super().apply_gradients(pairs, global_step, name, skip_gradients_aggregation)
 
     def _update(

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from tfdist.strategies.divided.variable import refuse_divided
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.values.replica_context import reduced_gradients
 from tfdist.training.half_precision import in_float32, refuse_stock_on_halves
@@ -105,6 +106,7 @@ class OptimizerWrapper(v1.train.Optimizer):  # type: ignore[misc]
             for gradient, variable in grads_and_vars
             if gradient is not None
         ]
+        refuse_divided(type(self).__name__, [variable for _, variable in pairs])
         if not pairs:
             raise ValueError(
                 f"{self.get_name()} got no gradient. Give apply_gradients pairs of gradient and "
