@@ -12,15 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tfdist.cluster.slurm import expand_node_list
-from tfdist.cluster.tasks import (
-    ClusterError,
-    did_you_mean,
-    is_loopback,
-    listed,
-    shown,
-    split_address,
-)
+from tfdist.cluster.tasks import ClusterError, is_loopback, split_address
 from tfdist.launch.errors import UsageError
+from tfdist.process.text import did_you_mean, listed, shown
 
 _MOST_CHARACTERS = 1_000_000
 _EXAMPLE = 'Name a file with one host a line, for example "gpu1 slots=2".'

@@ -59,7 +59,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tfdist.cluster.tasks import listed
 from tfdist.launch.errors import StartError
 from tfdist.launch.failures.failure import Failure, joined_names, worker_tag
 from tfdist.launch.failures.first_failure import Verdict
@@ -99,6 +98,7 @@ from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 from tfdist.launch.workers.worker_state import worker_snapshots
 from tfdist.process import snapshot_folders
+from tfdist.process.text import listed
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
