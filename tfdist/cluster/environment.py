@@ -21,8 +21,9 @@ from tfdist.cluster.instance_variables import (
 from tfdist.cluster.ranks import HOROVODRUN, MPIRUN, check_launcher, find_mpi_rank, has_mpi_rank
 from tfdist.cluster.rendezvous.membership import STALL_TIMEOUT
 from tfdist.cluster.slurm import find_slurm_step
-from tfdist.cluster.tasks import Cluster, ClusterError, Task, TaskType, read_integer, shown
+from tfdist.cluster.tasks import Cluster, ClusterError, Task, TaskType, read_integer
 from tfdist.cluster.tf_config import is_tf_config_set, read_tf_config
+from tfdist.process.text import shown
 
 START_TIMEOUT = "TFDIST_START_TIMEOUT_S"
 WEIGHT_CHECK = "TFDIST_WEIGHT_CHECK"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tfdist.cluster.ranks import OF_LAUNCHERS
-from tfdist.cluster.tasks import ClusterError, listed, read_integer, shown
+from tfdist.cluster.tasks import ClusterError, read_integer
+from tfdist.process.text import listed, shown
 
 NUM_INSTANCES = "TFDIST_NUM_INSTANCES"
 INSTANCE_INDEX = "TFDIST_INSTANCE_INDEX"

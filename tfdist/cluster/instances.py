@@ -20,7 +20,8 @@ from tfdist.cluster.instance_variables import (
     read_num_full_instances,
     read_restart_count,
 )
-from tfdist.cluster.tasks import ClusterError, checked_count, listed
+from tfdist.cluster.tasks import ClusterError, checked_count
+from tfdist.process.text import listed
 
 __all__ = [
     "Instance",

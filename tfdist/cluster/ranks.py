@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfdist.cluster.slurm import find_step_place
-from tfdist.cluster.tasks import ClusterError, read_integer, shown
+from tfdist.cluster.tasks import ClusterError, read_integer
+from tfdist.process.text import shown
 
 MPIRUN, HOROVODRUN = "mpirun", "horovodrun"
 

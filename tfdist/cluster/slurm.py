@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
-from tfdist.cluster.tasks import Cluster, ClusterError, Task, read_integer, shown
+from tfdist.cluster.tasks import Cluster, ClusterError, Task, read_integer
+from tfdist.process.text import shown
 
 _STEP_VARIABLES = (
     "SLURM_JOB_ID",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfdist.process.endings import OneLineError
+from tfdist.process.text import did_you_mean, listed, shown
 
 
 class TaskType:
@@ -208,24 +208,6 @@ def unknown_name(name: Any) -> str:
     return f"{shown(name)}: allowed are {listed(TASK_TYPES)}.{hint}"
 
 
-def did_you_mean(name: str, allowed: Iterable[str], meant: Mapping[str, str] = {}) -> str:
-    """Returns ' Did you mean "x"?' for a name like an allowed one, in any case, else "".
-
-    `meant` has the allowed name for each name that others use.
-    """
-    by_lower = {one.lower(): own for one, own in [*meant.items(), *((x, x) for x in allowed)]}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f" Did you mean {json.dumps(by_lower[near[0]], ensure_ascii=False)}?" if near else ""
-
-
-def listed(names: Iterable[str], word: str = "and") -> str:
-    """Returns "a, b and c" for a sentence; long lists are shortened."""
-    *most, last = list(names) or ["nothing"]
-    if len(most) > 4:
-        most = [*most[:4], "..."]
-    return f"{', '.join(most)} {word} {last}" if most else last
-
-
 def checked_count(name: str, value: Any, *, least: int = 1, more: str = "") -> int:
     """Returns an integer of at least `least`, or raises a ValueError that ends with `more`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -244,25 +226,6 @@ def read_integer(
     if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text) or int(text) < least:
         raise ClusterError(f"{name} is {shown(text)}, expected an integer from {least}. {advice}")
     return int(text)
-
-
-def shown(value: Any) -> str:
-    """Returns a value read from JSON as one short line of JSON."""
-    text = json.dumps(value)
-    return text if len(text) <= 70 else f"{text[:67]}..."
-
-
-def printable(text: str, most: int = 300) -> str:
-    r"""Returns text of unknown origin as one short line that is safe to print.
-
-    Escape sequences, control characters, line breaks, and characters that change the writing
-    direction are shown as Python writes them: "\x1b[2J".
-    """
-    shown = "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text[:most]
-    )
-    return shown if len(text) <= most else f"{shown[:most]}..."
 
 
 def split_address(address: str) -> tuple[str, int]:

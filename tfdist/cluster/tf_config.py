@@ -19,10 +19,9 @@ from tfdist.cluster.tasks import (
     ClusterError,
     Task,
     check_one_chief,
-    listed,
-    shown,
     unknown_name,
 )
+from tfdist.process.text import listed, shown
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["localhost:3737", "localhost:3738"]}, '

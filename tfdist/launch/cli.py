@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdist import __version__
-from tfdist.cluster.tasks import ClusterError, did_you_mean, shown
+from tfdist.cluster.tasks import ClusterError
 from tfdist.launch.errors import UsageError
 from tfdist.process.exit_codes import BAD_CONFIGURATION, INTERRUPTED
+from tfdist.process.text import did_you_mean, shown
 
 _SUMMARIES = {
     "run": "start a training program as several workers, here or on other machines",

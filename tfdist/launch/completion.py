@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfdist.cluster.tasks import listed, shown
 from tfdist.launch.doctor.command import DOCTOR
 from tfdist.launch.errors import UsageError
 from tfdist.launch.horovod.command import HOROVOD
@@ -16,6 +15,7 @@ from tfdist.launch.options.command_line import COMMAND, CommandLine
 from tfdist.launch.options.declaration import Option
 from tfdist.launch.options.run_options import RUN
 from tfdist.launch.slurm.slurm_options import SLURM
+from tfdist.process.text import listed, shown
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 _HELP = """\

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.cluster.tasks import did_you_mean, listed, shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag, option
 from tfdist.launch.options.values import any_path, any_text
 from tfdist.launch.run.run_logs import LOG, is_running, runs_in
+from tfdist.process.text import did_you_mean, listed, shown
 
 _POLL_S = 0.2
 _TAIL_BYTES = 4096  # of a log, for its last line

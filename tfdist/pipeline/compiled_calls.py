@@ -21,7 +21,6 @@ from rich.progress import (
 )
 
 from tfdist.cluster.instance_variables import nearest_multiples
-from tfdist.cluster.tasks import listed
 from tfdist.pipeline.devices import compute_devices
 from tfdist.pipeline.graph.program import Apply, Program
 from tfdist.pipeline.graph.tracing import TracedModel, trace
@@ -30,6 +29,7 @@ from tfdist.pipeline.settings import Settings
 from tfdist.pipeline.stage_plan import PlannedStage, check_inference, check_plan
 from tfdist.pipeline.timeline.files import write_timeline
 from tfdist.pipeline.timeline.step_times import TimedBox, Timeline
+from tfdist.process.text import listed
 from tfdist.profile.picture import check_can_draw
 from tfdist.strategies.placement import HOST
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster.tasks import listed
 from tfdist.pipeline.compiled_calls import CompiledCalls
 from tfdist.pipeline.graph.program import Apply
 from tfdist.pipeline.graph.tracing import TracedModel
 from tfdist.pipeline.options import Options
 from tfdist.pipeline.settings import OptimizerState, Settings
+from tfdist.process.text import listed
 from tfdist.strategies.placement import HOST
 
 _MAKE_SLOT = "add_variable_from_reference"  # In Keras 3 and the newer optimizers of Keras 2.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from tfdist.cluster.instance_variables import nearest_multiples
-from tfdist.cluster.tasks import listed
 from tfdist.pipeline.stages import (
     ExecutionStrategy,
     PipelinedExecution,
@@ -15,6 +14,7 @@ from tfdist.pipeline.stages import (
     quoted,
     value_and_type,
 )
+from tfdist.process.text import listed
 
 Reduction = Literal["mean", "sum"]
 OutputMode = Literal["final", "all", "sum", "every_n"]

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdist.cluster.tasks import did_you_mean, listed
 from tfdist.pipeline.schedule import (
     Schedule,
     smallest_accumulation,
 )
 from tfdist.pipeline.stages import AutoStage, ExecutionStrategy, Stage, quoted
+from tfdist.process.text import did_you_mean, listed
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from tfdist.cluster.tasks import listed
 from tfdist.pipeline.schedule import SCHEDULES, Schedule
+from tfdist.process.text import listed
 
 REPR_WIDTH = 88  # Characters. A longer repr has several lines.
 

@@ -7,8 +7,8 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from tfdist.cluster.arguments import check_number
 from tfdist.cluster.environment import find_engine, find_instance
-from tfdist.cluster.tasks import listed
 from tfdist.process.progress_file import in_phase
+from tfdist.process.text import listed
 from tfdist.strategies.grpc.servers import find_membership
 from tfdist.strategies.grpc.strategy import MultiWorkerStrategy, start_server_of_run
 from tfdist.strategies.horovod.strategy import (

@@ -16,9 +16,10 @@ def test_a_save_of_more_than_half_of_a_stop_is_reported_once(
     limit.note("checkpoint of step 7", 15.5)
     limit.note("checkpoint of step 8", 99.0)
     assert logged == [
-        "The checkpoint of step 7 took 15.5 s to save, and a stop by a signal may take 30 s. One "
-        "that comes during a save is followed by another: the steps since the last one may be "
-        "lost. Raise --grace (for Slurm --save-before-end) to 32 at least."
+        "The checkpoint of step 7 took 15.5 s to save, and a stop by a signal may take 30 s. If "
+        "the signal comes during a save, a second save follows and may not finish: steps since "
+        "the last checkpoint would be lost. Raise --grace (for Slurm --save-before-end) to 32 at "
+        "least."
     ]
 
 

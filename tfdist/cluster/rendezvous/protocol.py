@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from tfdist import __version__
-from tfdist.cluster.tasks import Cluster, printable
+from tfdist.cluster.tasks import Cluster
 from tfdist.process.endings import OneLineError
 from tfdist.process.exit_codes import LOST_WORKER, PORT_TAKEN
+from tfdist.process.text import printable
 
 PROTOCOL = "tfdist-rendezvous"
 VERSION = 3

@@ -11,14 +11,9 @@ import tensorflow as tf
 from tfdist.cluster import ClusterError
 from tfdist.cluster.environment import PARAMETER_SERVERS, REPLACE
 from tfdist.cluster.ranks import check_launcher
-from tfdist.cluster.tasks import (
-    CHIEF_TYPES,
-    TaskType,
-    is_chief,
-    listed,
-    training_tasks,
-)
+from tfdist.cluster.tasks import CHIEF_TYPES, TaskType, is_chief, training_tasks
 from tfdist.cluster.tf_config import TfConfig, check_task_is_listed
+from tfdist.process.text import listed
 
 # The second half of a refusal.
 NO_SERVERS = (

@@ -21,13 +21,13 @@ from typing import Any, Literal
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.tasks import listed
 from tfdist.estimator.graph import global_step as counting
 from tfdist.estimator.graph.accumulation import Accumulation, StepSums, StepValues, of_one_batch
 from tfdist.estimator.graph.precision import ModelPrecision
 from tfdist.estimator.graph.replicas import EachReplica
 from tfdist.estimator.inputs.batches import Batch, Input
 from tfdist.estimator.spec import EstimatorSpec
+from tfdist.process.text import listed
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import is_in_loop_or_branch
 from tfdist.training.layers.replica_groups import combined_over_replicas

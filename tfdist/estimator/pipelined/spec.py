@@ -9,9 +9,9 @@ from typing import Any, Literal
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.tasks import listed
 from tfdist.estimator.spec import ModeKeys, checked_training_metrics, checked_weight
 from tfdist.pipeline.schedule import SCHEDULES, Schedule, smallest_accumulation
+from tfdist.process.text import listed
 from tfdist.training.wrappers.optimizer_wrapper import has_own_gradients
 
 # Graph collection with the number of devices that each replica of a pipeline in the graph needs.

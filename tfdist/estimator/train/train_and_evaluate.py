@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster.instance_variables import is_evaluator_launched
-from tfdist.cluster.tasks import TaskType, listed
+from tfdist.cluster.tasks import TaskType
 from tfdist.estimator.checkpoints.training_end import TrainingEnd, remove_end, write_end
 from tfdist.estimator.config.arguments import check_multiple, whole_steps
 from tfdist.estimator.config.run_config import RunConfig
@@ -27,6 +27,7 @@ from tfdist.estimator.train.evaluator import (
 )
 from tfdist.estimator.train.train_spec import EvalSpec, TrainSpec
 from tfdist.process.progress_file import in_phase
+from tfdist.process.text import listed
 from tfdist.strategies.lost_workers import lost_workers_named
 from tfdist.strategies.stop_signals import listening
 from tfdist.strategies.values.gather_text import TextExchange

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfdist.cluster.tasks import listed, printable
 from tfdist.launch.doctor.probe import PACKAGES
 from tfdist.launch.doctor.report import Finding, absent, broken, good
 from tfdist.launch.machine.remote_hosts import Refusal
+from tfdist.process.text import listed, printable
 
 _MOST_APART_S = 1.0
 

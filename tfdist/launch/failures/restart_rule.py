@@ -21,7 +21,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tfdist.cluster.tasks import listed
 from tfdist.launch.failures.failure import Failure, why_permanent
 from tfdist.launch.failures.first_failure import has_failed
 from tfdist.process.exit_codes import (
@@ -32,6 +31,7 @@ from tfdist.process.exit_codes import (
     PORT_TAKEN,
     STOP_CODES,
 )
+from tfdist.process.text import listed
 
 # The number of starts with other ports, after another process took a port, before the run fails.
 MOST_NEW_PORTS = 3

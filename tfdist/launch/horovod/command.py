@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.horovod.build import (
     Build,
@@ -39,6 +38,7 @@ from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag
 from tfdist.process import horovod_keras
 from tfdist.process.open_mpi import is_in_environment, write_file
+from tfdist.process.text import shown
 
 CANNOT_BUILD = 3  # exit code
 _INSTALLED = Group("options")

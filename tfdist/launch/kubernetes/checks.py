@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from tfdist.cluster.environment import FOR_USERS, PREEMPTED
-from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.job_options import JobOptions
 from tfdist.launch.kubernetes.values import LONGEST_LABEL
 from tfdist.launch.machine.limits import LONGEST_WORD
 from tfdist.launch.options.declaration import options_of
 from tfdist.launch.options.secret_names import hide_in_variable
+from tfdist.process.text import shown
 
 _SET_BY_MANIFEST = (
     r"TF_CONFIG|TFDIST_\w*|JOB_COMPLETION_INDEX|POD_NAMESPACE|OMPI_MCA_(orte|plm)_\w*"

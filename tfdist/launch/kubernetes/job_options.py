@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfdist.cluster.tasks import listed, shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.kubernetes.values import (
     ASSIGNMENT,
@@ -29,6 +28,7 @@ from tfdist.launch.options.declaration import BOOLEAN, Group, flag, option, opti
 from tfdist.launch.options.run_rules import total_replicas
 from tfdist.launch.options.shared_options import START_TIMEOUT_HELP, SizeOptions, engine
 from tfdist.launch.options.values import any_path, one_of, whole_number
+from tfdist.process.text import listed, shown
 
 # The engines that each kind can start, with its default first.
 KINDS = {

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tfdist.cluster.tasks import shown
 from tfdist.launch.options.declaration import Value
 from tfdist.launch.options.values import check_variable, matching, wrong
+from tfdist.process.text import shown
 
 LONGEST_LABEL = 63
 _LONGEST_NAME = 253

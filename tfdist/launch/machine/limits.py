@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
+from tfdist.process.text import shown
 
 LONGEST_WORD = 131_071  # bytes of a word or a variable: MAX_ARG_STRLEN in <linux/binfmts.h>
 # Of the launcher: a connection, a log, a lock of a port, and a process that is awaited.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tfdist.cluster.environment import PREEMPTED
-from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
+from tfdist.process.text import shown
 
 
 def find_preemption_file(environ: Mapping[str, str]) -> Path | None:

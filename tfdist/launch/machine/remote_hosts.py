@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tfdist.cluster.tasks import printable
+from tfdist.process.text import printable
 
 _SSH_LIMIT_S = 10.0
 _ANSWER_LIMIT_S = 10.0

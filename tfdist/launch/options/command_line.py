@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tfdist.cluster.tasks import did_you_mean, shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.declaration import Option, options_of
+from tfdist.process.text import did_you_mean, shown
 
 COMMAND = "command"
 

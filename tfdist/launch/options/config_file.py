@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfdist.cluster.tasks import did_you_mean, shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.command_line import COMMAND, CommandLine
+from tfdist.process.text import did_you_mean, shown
 
 _MOST_CHARACTERS = 100_000
 _KINDS = ("str", "seq", "map")  # YAML's names for words, lists and options

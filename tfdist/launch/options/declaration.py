@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tfdist.cluster.tasks import shown
+from tfdist.process.text import shown
 
 _METADATA = "option"
 _BOOLEANS = {"yes": True, "1": True, "true": True, "no": False, "0": False, "false": False}

@@ -13,15 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdist.cluster.slurm import expand_node_list
-from tfdist.cluster.tasks import (
-    ClusterError,
-    did_you_mean,
-    is_loopback,
-    listed,
-    shown,
-    split_address,
-)
+from tfdist.cluster.tasks import ClusterError, is_loopback, split_address
 from tfdist.launch.errors import UsageError
+from tfdist.process.text import did_you_mean, listed, shown
 
 SSH = ["ssh", "-o", "BatchMode=yes"]
 # mpirun's parameters that name another program than ssh. The hosts' names are for that program.

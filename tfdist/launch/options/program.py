@@ -10,8 +10,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
+from tfdist.process.text import shown
 
 # How much of its name, without the ending, a file shares with the one that is proposed for it.
 _NEAR = 0.75

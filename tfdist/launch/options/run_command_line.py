@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.cluster.environment import read_start_timeout
-from tfdist.cluster.tasks import listed
 from tfdist.cluster.tf_config import is_tf_config_set
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options import run_rules as rules
@@ -20,6 +19,7 @@ from tfdist.launch.options.hosts import Host, is_this_machine, place_instances
 from tfdist.launch.options.program import program_command
 from tfdist.launch.options.run_options import RUN, RunOptions
 from tfdist.launch.options.values import MOST
+from tfdist.process.text import listed
 
 # Two names of one choice: either of them on the command line replaces both of a file.
 _SAME = (("hosts", "hostfile"), ("bind", "numa_aware"), ("dry_run", "offline_mode"))

@@ -15,9 +15,10 @@ from typing import Any
 from tfdist.cluster.environment import FOR_USERS, START_TIMEOUT
 from tfdist.cluster.instance_variables import nearest_multiples
 from tfdist.cluster.ranks import OF_OTHER_LAUNCHERS
-from tfdist.cluster.tasks import is_loopback, listed, shown, split_address
+from tfdist.cluster.tasks import is_loopback, split_address
 from tfdist.launch.errors import UsageError
 from tfdist.launch.options.hosts import THIS_MACHINE, Host, parse_host_list, read_hostfile
+from tfdist.process.text import listed, shown
 
 _LAST_PORT = 65535
 # Variables that users cannot set with --env because a launcher sets them for each worker, each

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from tfdist.cluster.environment import parse_steps
-from tfdist.cluster.tasks import did_you_mean, listed, shown
 from tfdist.launch.options.declaration import Value
+from tfdist.process.text import did_you_mean, listed, shown
 
 ColorMode = Literal["auto", "always", "never"]
 

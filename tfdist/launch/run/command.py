@@ -11,7 +11,6 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.limits import (
     check_command,
@@ -40,6 +39,7 @@ from tfdist.launch.run.worker_processes import start_message
 from tfdist.launch.screen.terminal import Terminal
 from tfdist.launch.workers.channel import LINE_LIMIT_BYTES
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
+from tfdist.process.text import shown
 
 
 def main(options: RunOptions) -> int:

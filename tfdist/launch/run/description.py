@@ -8,12 +8,12 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tfdist.cluster.tasks import printable
 from tfdist.launch.failures.failure import joined_names, numbers_text
 from tfdist.launch.options.run_options import RunOptions
 from tfdist.launch.options.secret_names import HIDDEN, hide_in_command, hide_in_variable
 from tfdist.launch.run.starters import starters_of
 from tfdist.launch.workers.plan import Plan, WorkerPlan
+from tfdist.process.text import printable
 
 _TITLE = "tfdist topology"
 _HOST_WIDTHS = (253, 24, 12)  # limits to try for the length of a host name; 253 is DNS's limit

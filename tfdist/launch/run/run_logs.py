@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, TextIO
 
-from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.screen.failure_box import LONGEST_TAIL, last_lines
 from tfdist.launch.workers.channel import AS_BYTES
 from tfdist.launch.workers.plan import Plan
+from tfdist.process.text import shown
 
 _FOLDER = "tfdist-logs"
 # The names of the folders that `make_log_dir` makes by default, and of the files in them.

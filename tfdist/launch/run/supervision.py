@@ -51,15 +51,13 @@ kills its worker (`die_with_parent`), and the agent's guardian kills the worker'
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tfdist.cluster.tasks import listed
 from tfdist.launch.errors import StartError
 from tfdist.launch.failures.failure import Failure, joined_names, worker_tag
 from tfdist.launch.failures.first_failure import Verdict
@@ -85,17 +83,16 @@ from tfdist.launch.machine.remote_hosts import (
 )
 from tfdist.launch.options.hosts import place_instances, remote_shell
 from tfdist.launch.options.run_options import RunOptions
-from tfdist.launch.run.contact import strangers_text
-from tfdist.launch.run.description import description
 from tfdist.launch.run.ending import Result, failure_of, restart_limits, restart_text, stopped_text
 from tfdist.launch.run.interruptions import Interruptions
 from tfdist.launch.run.membership import instances_by_host, resized
+from tfdist.launch.run.notices import Notices
 from tfdist.launch.run.run_logs import RunLogs, as_text
 from tfdist.launch.run.starters import Starter, relay_starter, starters_of
 from tfdist.launch.run.stop_request import StopRequest
 from tfdist.launch.run.verdict import judge, with_cause
 from tfdist.launch.run.worker_processes import WorkerProcesses
-from tfdist.launch.screen.failure_box import Aftermath, failure_box, whole_error
+from tfdist.launch.screen.failure_box import Aftermath, whole_error
 from tfdist.launch.screen.output import Screen
 from tfdist.launch.screen.progress_line import ProgressLine
 from tfdist.launch.screen.size_change import going_on_text, step_text
@@ -105,6 +102,7 @@ from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, make_plan, num_local_ports
 from tfdist.launch.workers.worker_state import worker_snapshots
 from tfdist.process import snapshot_folders
+from tfdist.process.text import listed
 
 _LOOPBACK = "127.0.0.1"
 # Not "", which would listen on one port for IPv4 and on another one for IPv6, in random order.
@@ -142,7 +140,7 @@ class Supervision:
         self._clock = ObservedClock()
         self._started_s = self._clock.now_s()
         self._history = History()
-        self._num_startup_lines = 0  # of TensorFlow, which were not shown
+        self._notices = Notices(terminal, log_dir, self._stop_without_reader)
         self._stop = StopRequest()
         is_local = options.is_on_this_machine
         self._processes = WorkerProcesses(
@@ -154,11 +152,9 @@ class Supervision:
             cwd=self._cwd,
             clock=self._clock,
             keeps_standby=options.keeps_agents,
-            on_notice=self._say,
-            on_stranger=self._note_stranger,
+            on_notice=self._notices.say,
+            on_stranger=self._notices.note_stranger,
         )
-        self._has_reported_strangers = False
-        self._has_said_nobody_met = False
 
     async def run(self) -> int:
         """Runs the workers, with restarts as far as they are allowed; returns the exit code."""
@@ -174,14 +170,7 @@ class Supervision:
             is_orderly = code == 0 and self._interruptions.number == 0
             if not is_orderly and self._full_size.max_restarts > 0:
                 await self._remove_snapshots_elsewhere()
-        if self._num_startup_lines:
-            self._say(
-                f"TensorFlow printed {self._num_startup_lines} start-up lines; they are in the "
-                "logs, --verbose shows them"
-            )
-        if self._interruptions.number:
-            self._say(str(self._interruptions))
-        self._say(f"logs are in {self._log_dir}")
+        self._notices.end(self._interruptions)
         return code
 
     async def _remove_snapshots_elsewhere(self) -> None:
@@ -222,7 +211,7 @@ class Supervision:
                 num_full_instances=self._full_size.num_instances,
             )
             if history == History():
-                self._introduce(plan)
+                self._notices.introduce(self._options, plan)
             try:
                 return await self._run_once(plan)
             except StartError as error:
@@ -257,7 +246,7 @@ class Supervision:
             return
         if isinstance(decision, Restart) and decision.with_other_ports:
             assert end.failure is not None
-            self._say(
+            self._notices.say(
                 f"another program took the port of {end.failure.name} before it could: all workers "
                 f"start again with other ports ({self._history.new_ports} of {MOST_NEW_PORTS})"
             )
@@ -268,7 +257,7 @@ class Supervision:
         now_s = self._clock.now_s()
         failed_s = now_s if end.failure is None else self._started_s + end.failure.after_s
         self._interruptions.begin(self._processes.workers, failed_s)
-        self._say(restart_text(result, self._history.restarts, self._options))
+        self._notices.say(restart_text(result, self._history.restarts, self._options))
 
     def _shrink(self, decision: Shrink, lost_hosts: Collection[str]) -> None:
         self._lost_hosts |= frozenset(lost_hosts)
@@ -276,23 +265,23 @@ class Supervision:
         assert smaller is not None  # The rule leaves no fewer than --min-instances.
         self._options = smaller
         whole = self._full_size.num_instances
-        self._say(going_on_text(decision.reason, smaller.num_instances, whole))
+        self._notices.say(going_on_text(decision.reason, smaller.num_instances, whole))
         self._say_what_a_step_is()
 
     def _report_end(self, result: Result, reason: str) -> int:
         """Tells the user how the run has ended; returns its exit code."""
         if result.start_error:
-            self._say(f"the workers could not be started: {result.start_error}")
+            self._notices.say(f"the workers could not be started: {result.start_error}")
             return _CANNOT_START if self._stop.number is None else self._stop.exit_code
         if result.failure is None:
             return self._ended_by_signal(result)
-        self._show_box(result)
+        self._notices.show_box(result.failure, result.aftermath)
         if reason and self._options.max_restarts > 0:
-            self._say(f"not started again: {reason}")
+            self._notices.say(f"not started again: {reason}")
         return result.verdict.exit_code
 
     def _say_what_a_step_is(self) -> None:
-        self._say(step_text(self._options.num_instances, self._full_size.num_instances))
+        self._notices.say(step_text(self._options.num_instances, self._full_size.num_instances))
 
     async def _try_hosts_of_mpirun(self, starters: Sequence[Starter]) -> None:
         """Raises a StartError with ssh's reason, which mpirun hides, if a host refuses."""
@@ -329,19 +318,12 @@ class Supervision:
         }
         self._joining = resized(self._options, larger)
         assert self._joining is not None  # It is larger than one that was allowed.
-        self._say(
+        self._notices.say(
             f"{listed(sorted(back))} can be reached again: the workers save, and start again as "
             f"{self._joining.num_instances} instances"
         )
         self._interruptions.begin(self._processes.workers, self._clock.now_s())
         self._processes.signal(signal.SIGUSR1)
-
-    def _introduce(self, plan: Plan) -> None:
-        verbosity, width = self._options.verbosity, self._terminal.width
-        for text in description(self._options, plan, verbosity=verbosity, width=width):
-            self._write(text)
-        if verbosity > 0:
-            self._say(f"logs are in {self._log_dir}")
 
     async def _run_once(self, plan: Plan) -> Result:
         options = self._options
@@ -354,11 +336,11 @@ class Supervision:
             hides_startup_lines=options.verbosity == 0,
             holds_errors=options.verbosity == 0,
         )
-        logs = RunLogs(plan, self._say)
+        logs = RunLogs(plan, self._notices.say)
 
         def on_output(worker: int, stream: Stream, text: str) -> None:
             logs.write(worker, text)
-            with self._shown():
+            with self._notices.shown():
                 screen.write(worker, stream, as_text(text), self._clock.now_s())
 
         processes = self._processes
@@ -391,7 +373,7 @@ class Supervision:
                     started_s=self._started_s,
                     now_s=self._clock.now_s(),
                 )
-            with self._shown():
+            with self._notices.shown():
                 if failure is not None:
                     screen.end_with(self._error_in_box(failure, verdict))
                 screen.update(float("inf"))  # before what is said about a failure
@@ -402,11 +384,11 @@ class Supervision:
                 joining.cancel()
             is_over = result is None or result.failure is None or self._stop.number is not None
             await processes.close(keeps_agents=options.keeps_agents and not is_over)
-            with self._shown():
+            with self._notices.shown():
                 for worker in plan.workers:
                     screen.flush(worker.index)
                 line.close(self._clock.now_s())
-            self._num_startup_lines += screen.num_startup_lines
+            self._notices.num_startup_lines += screen.num_startup_lines
             logs.close()
 
     async def _watch(self, line: ProgressLine, screen: Screen, logs: RunLogs) -> Verdict:
@@ -422,12 +404,11 @@ class Supervision:
                 # The machine's own SIGTERM may follow, and must not count as a second one.
                 self._ask_to_stop(signal.SIGTERM, f" ({file} is there)", is_signal=False)
             now_s = self._clock.now_s()
-            with self._shown():
+            with self._notices.shown():
                 screen.update(now_s)
                 line.update(now_s, worker_snapshots(processes.workers, now_s))
             self._interruptions.note(processes.workers, now_s)
-            if not self._has_said_nobody_met:
-                self._has_said_nobody_met = self._says_nobody_met(has_ended=False)
+            self._notices.note_meeting(processes.workers, options.engine, has_ended=False)
             verdict = judge(
                 processes.workers,
                 now_s,
@@ -456,7 +437,7 @@ class Supervision:
             processes.ask_to_stop(grace_s, _IN_STEP_GRACE_S if starts_again else float("inf"))
             if stopped and failure is not None:
                 names = joined_names(worker.plan.name for worker in stopped)
-                self._say(f"{failure.name} has failed; stopping {names}")
+                self._notices.say(f"{failure.name} has failed; stopping {names}")
             await processes.wait_until_gone(lambda: self._stop.kill_at_s)
         self._stop.end_grace()
         aftermath = Aftermath(
@@ -472,30 +453,21 @@ class Supervision:
     def _ended_by_signal(self, result: Result) -> int:
         if self._stop.number is None:
             if result.verdict.exit_code != 0:
-                self._say(result.verdict.detail or "the workers were asked to stop, and exited")
+                self._notices.say(
+                    result.verdict.detail or "the workers were asked to stop, and exited"
+                )
             else:
-                self._says_nobody_met(has_ended=True)
+                workers, engine = self._processes.workers, self._options.engine
+                self._notices.note_meeting(workers, engine, has_ended=True)
             return result.verdict.exit_code
         lasted_s = self._stop.lasts_s(self._clock.now_s())
-        self._say(stopped_text(result, self._stop, lasted_s, self._options.grace_s))
+        self._notices.say(stopped_text(result, self._stop, lasted_s, self._options.grace_s))
         return self._stop.exit_code
-
-    def _says_nobody_met(self, *, has_ended: bool) -> bool:
-        text = strangers_text(self._processes.workers, self._options.engine, has_ended=has_ended)
-        if text:
-            self._say(text)
-        return bool(text)
 
     def _error_in_box(self, failure: Failure, verdict: Verdict) -> str:
         """Returns the error that the failure box will show; "" if there may be no box."""
         may_go_on = self._may_start_again(failure, verdict)
         return "" if may_go_on else whole_error(failure, width=self._terminal.width)
-
-    def _show_box(self, result: Result) -> None:
-        assert result.failure is not None
-        box = failure_box(result.failure, result.aftermath, width=self._terminal.width)
-        with self._shown():
-            self._terminal.print(box)
 
     def _ask_to_stop(self, number: int, why: str = "", *, is_signal: bool = True) -> None:
         """Stops the workers: TERM and the grace period on the first signal, KILL on the second.
@@ -508,7 +480,7 @@ class Supervision:
             return
         if is_first:
             again = " Ctrl-C again kills them." if number == signal.SIGINT else ""
-            self._say(
+            self._notices.say(
                 f"{signal.Signals(number).name}{why}: the workers save and leave, within "
                 f"{self._options.grace_s:g} s.{again}"
             )
@@ -516,36 +488,13 @@ class Supervision:
         self._processes.changed.set()
 
     def _ask_to_save(self) -> None:
-        self._say("SIGUSR1: the workers save and stop")
+        self._notices.say("SIGUSR1: the workers save and stop")
         self._stop.saves = True
         self._processes.signal(signal.SIGUSR1)
 
-    def _note_stranger(self, sender: str) -> None:
-        """Tells the user once that another process connects to the launcher's port."""
-        if not self._has_reported_strangers:
-            self._has_reported_strangers = True
-            self._say(f"ignored a connection from {sender} that is not an agent of this run")
-
-    def _say(self, text: str) -> None:
-        self._write(f"tfdist: {text}")
-
-    def _write(self, text: str) -> None:
-        with self._shown():
-            self._terminal.write("err", f"{text}\n")
-
-    @contextlib.contextmanager
-    def _shown(self) -> Iterator[None]:
-        """Stops the run if the block finds that the reader of the output, or the terminal, is gone.
-
-        With a full disk the run goes on, because the logs have its output as well, and after a
-        hang-up that is ignored, as under `nohup`.
-        """
-        try:
-            yield
-        except TerminalClosedError as error:
-            if error.cause == "disk":
-                self._say(f"{error}. The run goes on; the workers' logs are in {self._log_dir}")
-            elif self._stop.number is None and error.cause == "reader":
-                self._ask_to_stop(signal.SIGPIPE, f" ({error})")
-            elif self._stop.number is None and signal.SIGHUP in stop_signals():
-                self._ask_to_stop(signal.SIGHUP)
+    def _stop_without_reader(self, error: TerminalClosedError) -> None:
+        """Stops the run; after a hang-up that is ignored, as under `nohup`, it goes on."""
+        if self._stop.number is None and error.cause == "reader":
+            self._ask_to_stop(signal.SIGPIPE, f" ({error})")
+        elif self._stop.number is None and signal.SIGHUP in stop_signals():
+            self._ask_to_stop(signal.SIGHUP)

@@ -26,7 +26,6 @@ from typing import Any
 
 import psutil
 
-from tfdist.cluster.tasks import listed, printable
 from tfdist.launch.errors import StartError
 from tfdist.launch.machine.descendants import end_all, wait_for_guardians
 from tfdist.launch.machine.mpi import remove_session_folder
@@ -49,6 +48,7 @@ from tfdist.launch.workers.observed_time import ObservedClock
 from tfdist.launch.workers.plan import Plan, WorkerPlan
 from tfdist.launch.workers.worker_state import WorkerState
 from tfdist.process.exit_codes import LOST_WORKER
+from tfdist.process.text import listed, printable
 
 # Agents kill their workers at the end of the grace period; this is the time to report it.
 _AFTER_KILL_S = 5.0

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfdist.cluster.tasks import shown
 from tfdist.launch.errors import UsageError
 from tfdist.launch.machine.mpi import find_mpirun, horovod_problem
 from tfdist.launch.slurm.script import batch_script
 from tfdist.launch.slurm.slurm_checks import slurm_options
 from tfdist.launch.slurm.slurm_options import SLURM, SlurmOptions
 from tfdist.process.exit_codes import INTERRUPTED
+from tfdist.process.text import shown
 
 _AS_BYTES = "surrogateescape"  # words that are not UTF-8 stay the bytes that they are
 

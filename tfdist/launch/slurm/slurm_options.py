@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tfdist.cluster.tasks import shown
 from tfdist.launch.options.command_line import CommandLine
 from tfdist.launch.options.declaration import Group, flag, option
 from tfdist.launch.options.shared_options import (
@@ -26,6 +25,7 @@ from tfdist.launch.options.values import (
     whole_number,
     wrong,
 )
+from tfdist.process.text import shown
 
 _TIME = re.compile(
     r"(?:(?P<days>[0-9]{1,4})-(?P<day_hours>[0-9]{1,2})(?::(?P<day_minutes>[0-9]{1,2}))?"

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.cluster.tasks import listed
 from tfdist.pipeline.stage_plan import PlannedStage
+from tfdist.process.text import listed
 from tfdist.training.half_precision import HALVES
 from tfdist.training.layers.graph_slices import Slice, is_stateful, slice_graph
 

@@ -128,7 +128,7 @@ class CombinedLogs(OwnResults):
 
     Attributes:
       combines_always: Whether a step that was traced combines whatever `set_combines` says.
-      is_read: Whether somebody reads the logs of each test step; equal on all workers.
+      is_read: Whether a worker reads the logs of each test step; equal on all workers.
       sums: The sums over the workers in the last step, after `take`: the requests', then for each
         worker 1.0 if its own loss was NaN. The NaN flags are one step old if this step did not
         combine the metrics.

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.tasks import listed
+from tfdist.process.text import listed
 from tfdist.strategies.base import is_tfdist_strategy
 from tfdist.strategies.placement import HOST
 
