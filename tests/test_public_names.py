@@ -142,6 +142,7 @@ INTERNAL = (
     "tfdist.pipeline.graph",
     "tfdist.pipeline.timeline",
     "tfdist.process",
+    "tfdist.strategies.divided",
     "tfdist.strategies.eager",
     "tfdist.strategies.graph",
     "tfdist.strategies.grpc",

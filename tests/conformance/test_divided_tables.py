@@ -58,4 +58,4 @@ def test_an_id_out_of_range_is_named_with_table_and_rows(
 ) -> None:
     for worker in found("wrong_ids"):
         assert "table has 101 rows" in worker["own_error"]
-        assert "[105]" in worker["own_error"]
+        assert "105" in worker["own_error"]

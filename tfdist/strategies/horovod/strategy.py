@@ -175,10 +175,12 @@ class HorovodStrategy(BaseStrategy):
 
     Args:
       device: The device that computes gradients. None is the GPU of this process's local rank, or
-        a second logical CPU. Other arguments are those of
-        `MultiWorkerStrategy`.
+        a second logical CPU.
       variables_on_host: Whether variables, slots and updates are on the host rather than on the
         device.
+      num_replicas: As in `MultiWorkerStrategy`.
+      compression: As in `MultiWorkerStrategy`.
+      variable_partitioner: As in `MultiWorkerStrategy`.
 
     Raises:
       ValueError: If `compression` or `num_replicas` is not allowed.
