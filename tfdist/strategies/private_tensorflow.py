@@ -562,6 +562,19 @@ def arguments_of_copy(variable: Any) -> dict[str, Any]:
     }
 
 
+class HiddenHandle:
+    """A variable's handle with its attributes that is no tensor for TensorFlow.
+
+    TensorFlow then reads the variable by a call of `value`.
+    """
+
+    def __init__(self, handle: tf.Tensor) -> None:
+        self._hidden = handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._hidden, name)
+
+
 def variable_of_handle(handle: tf.Tensor, like: Any) -> tf.Variable:
     """Returns another variable of the value that a handle names, which no checkpoint has."""
     return BaseResourceVariable(

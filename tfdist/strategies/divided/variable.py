@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.private_tensorflow import ResourceVariable, mark_as_read
+from tfdist.strategies.private_tensorflow import HiddenHandle, ResourceVariable, mark_as_read
 from tfdist.strategies.reductions.division import Division, division_of
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.row_exchange import is_of_own_rows, look_up
@@ -106,7 +106,7 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
 
         Such an op reads a variable's handle without a call of `value` if it is a plain tensor.
         """
-        return self._own_handle if self._is_readable() else _HiddenHandle(self._own_handle)
+        return self._own_handle if self._is_readable() else HiddenHandle(self._own_handle)
 
     @_handle.setter
     def _handle(self, handle: tf.Tensor) -> None:
@@ -281,13 +281,3 @@ def _updating(name: str) -> Callable[..., Any]:
 
 for _name in (*_ASSIGNMENTS, *_SCATTERS):
     setattr(DividedVariable, _name, _updating(_name))
-
-
-class _HiddenHandle:
-    """A handle that is no tensor for TensorFlow; it has the tensor's attributes."""
-
-    def __init__(self, handle: tf.Tensor) -> None:
-        self._hidden = handle
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._hidden, name)

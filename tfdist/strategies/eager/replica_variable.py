@@ -24,6 +24,7 @@ from tfdist.strategies.eager.replica_data import depends_on_replica
 from tfdist.strategies.eager.run import needs_all_workers
 from tfdist.strategies.eager.step import NOW, Assignment, Reads, own_rows
 from tfdist.strategies.private_tensorflow import (
+    HiddenHandle,
     ResourceVariable,
     arguments_of_copy,
     is_written_as_saved_model,
@@ -93,7 +94,7 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
 
         Such an op reads a variable's handle without a call of `value` if it is a plain tensor.
         """
-        return self.handle if self._is_read_as_it_is() else _HiddenHandle(self.handle)
+        return self.handle if self._is_read_as_it_is() else HiddenHandle(self.handle)
 
     @_handle.setter
     def _handle(self, handle: tf.Tensor) -> None:
@@ -285,16 +286,6 @@ class ReplicaVariable(ResourceVariable):  # type: ignore[misc]
 
 for _name in SCATTERS:
     setattr(ReplicaVariable, _name, functools.partialmethod(ReplicaVariable.scatter, _name))
-
-
-class _HiddenHandle:
-    """A handle that is no tensor for TensorFlow; it has the tensor's attributes."""
-
-    def __init__(self, handle: tf.Tensor) -> None:
-        self._handle = handle
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
 
 
 class SeedVariable(ReplicaVariable):

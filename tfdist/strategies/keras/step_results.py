@@ -246,7 +246,7 @@ class CombinedLogs(OwnResults):
                     isinstance(logs, dict)
                     and logs.keys() == self._model.get_metrics_result().keys()
                 )
-        except TypeError:  # A metric of tf_keras that has no result.
+        except (TypeError, ValueError):  # A metric has no result yet.
             return False
 
     def begin(self) -> None:

@@ -140,7 +140,6 @@ class Reducer:
           adds_equal_rows: False leaves rows apart. The caller then adds them before any op that
             may add them in another order on each worker.
           divisions: The division of each gradient's variable; empty if none is divided.
-          divisions: The division of each gradient's variable; none are divided if it is empty.
 
         Returns:
           One value per gradient, of its kind, shape and dtype, on the host.
