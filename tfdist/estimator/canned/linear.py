@@ -19,6 +19,7 @@ from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.heads import checks
 from tfdist.estimator.heads.classification import classifier_head
 from tfdist.estimator.heads.regression import RegressionHead
+from tfdist.strategies.divided.variable import own_rows
 from tfdist.strategies.private_tensorflow import (
     ColumnVariables,
     TransformedFeatures,
@@ -156,9 +157,14 @@ def linear_tower(
 def _summarize_weights(bias: Any, variables: Iterable[Any]) -> None:
     """Writes 'bias' (a scalar if it is one number) and 'fraction_of_zero_weights'.
 
-    Variables may be in parts, and the bias may be among `variables`.
+    Variables may be in parts, and the bias may be among `variables`. Of a table that is divided
+    between workers, the rows of the worker that writes count.
     """
-    parts = _parts(bias)
+    with own_rows():
+        _summarize_parts(_parts(bias), variables)
+
+
+def _summarize_parts(parts: Sequence[tf.Variable], variables: Iterable[Any]) -> None:
     weights = [x for variable in variables for x in _parts(variable) if not _is_in(x, parts)]
     if len(parts) == 1 and parts[0].shape.num_elements() == 1:
         v1.summary.scalar("bias", parts[0][0])

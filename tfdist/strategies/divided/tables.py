@@ -140,7 +140,7 @@ class Tables:
             return None
         self._partitioned.discard(name)
         return Division(
-            name=name,
+            name=_full_name(name),
             shape=whole,
             dtype=dtype,
             num_workers=collectives.num_workers,
@@ -160,3 +160,9 @@ class Tables:
                 f"workers: {division.own_bytes:,} of {division.num_bytes:,} bytes in each."
             )
         return variable
+
+
+def _full_name(name: str) -> str:
+    """Returns a variable's name after that of its layer, which TensorFlow adds when it is made."""
+    scope = tf.get_current_name_scope() if tf.executing_eagerly() else ""
+    return f"{scope}/{name}" if scope else name
