@@ -48,6 +48,7 @@ PICTURES = {
         left_out=("tfdist, 4 stages",),
         by_contender=True,
     ),
+    "tables": Picture(text="Step time of look-ups in divided and whole tables over the ideal"),
     "slow-link": Picture(
         text="Step time over max(computation, communication) on slow links",
         bound="the longer one of computation and communication",

@@ -118,6 +118,15 @@ KEY_FIGURES = (
         meaning="MLP, link of 200 Mbit/s: step over the longer of computation and communication",
         target=1.15,
     ),
+    *(
+        KeyFigure(
+            part="tables",
+            ratio=f"{size} MB, Horovod: divided over whole",
+            meaning=f"Look-ups in a table of {size} MB, Horovod: divided over whole",
+            target=1.15,
+        )
+        for size in (64, 256)
+    ),
     KeyFigure(
         part="own-cost",
         ratio="Start-up, tfdist, one worker: seconds beyond the least program with TensorFlow",

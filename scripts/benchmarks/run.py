@@ -42,9 +42,10 @@ PARTS = {
     "applications": "applications",
     "pipelines": "pipelines",
     "slow-link": "slow_link",
+    "tables": "large_tables",
     "own-cost": "own_cost",
 }
-# `applications` and `pipelines` have their own models.
+# `applications`, `pipelines` and `tables` have their own models.
 MODELS = ("cnn", "mlp", "resnet-20", "bert-mini", "embedding")
 ROUNDS, QUICK_ROUNDS = 20, 5
 NUM_CORES = 2
