@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.config.run_config import default_session_config
+from tfdist.estimator.config.settings import default_session_config
 from tfdist.strategies.placement import Placement
 
 _PLACEMENTS = {

@@ -33,7 +33,8 @@ from tfdist.estimator.canned.linear import LinearClassifier, LinearEstimator, Li
 from tfdist.estimator.checkpoints.fit import CheckpointMismatchError
 from tfdist.estimator.checkpoints.warm_start import VocabInfo, WarmStartSettings
 from tfdist.estimator.compat.enabling import enable_compat
-from tfdist.estimator.config.run_config import DeviceConfig, RunConfig
+from tfdist.estimator.config.device_config import DeviceConfig
+from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.estimator import Estimator
 from tfdist.estimator.evaluation.exporters import (
     BestExporter,

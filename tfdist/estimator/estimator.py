@@ -27,12 +27,8 @@ from tfdist.estimator.config.arguments import (
     checked_listeners,
     whole_steps,
 )
-from tfdist.estimator.config.run_config import (
-    RunConfig,
-    decide_model_dir,
-    default_session_config,
-    without_fusion,
-)
+from tfdist.estimator.config.run_config import RunConfig, decide_model_dir
+from tfdist.estimator.config.settings import default_session_config, without_fusion
 from tfdist.estimator.config.task_role import refuse_parameter_servers
 from tfdist.estimator.evaluation import predict, saved_model
 from tfdist.estimator.evaluation.evaluate import Evaluation, build_evaluation, run_evaluation
@@ -120,9 +116,7 @@ class Estimator:
             v1.logging.warning("Estimator's model_fn (%s) includes params argument, but params are "
                                "not passed to Estimator.", model_fn)  # fmt: skip
         # tf.estimator's line has the names with an underscore.
-        settings = {
-            f"_{name.lstrip('_')}": getattr(self._config, name) for name in vars(self._config)
-        }
+        settings = {f"_{name.lstrip('_')}": one for name, one in self._config.described().items()}
         v1.logging.info("Using config: %s", settings)
         if num_workers(self._config.eval_distribute) > 1:
             v1.logging.info("eval_distribute has several workers, but an evaluation runs in the "

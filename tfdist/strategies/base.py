@@ -169,3 +169,6 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
     def describe_reductions(self) -> str:
         """Describes, for the log, how gradients are reduced."""
         return "on the host of one process"
+
+    def note_step(self, gradient_bytes: int) -> None:
+        """Notes how many bytes of dense gradients a step of TensorFlow 2 sends."""

@@ -56,3 +56,6 @@ class WorkerStrategy(Protocol):
 
     def describe_reductions(self) -> str:
         """Describes, for the log, how gradients are reduced."""
+
+    def note_step(self, gradient_bytes: int) -> None:
+        """Notes how many bytes of dense gradients a step of TensorFlow 2 sends."""

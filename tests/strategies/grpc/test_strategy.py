@@ -57,3 +57,31 @@ def in_a_function() -> str:
 def test_a_scope_that_comes_too_late_is_refused(fake_cluster: Any, program: Any, line: str) -> None:
     for error in fake_cluster.run(program, num_workers=2, timeout_s=90):
         assert error.startswith(line)
+
+
+def fit_a_large_layer() -> str:
+    import contextlib
+    import io
+
+    import keras
+    import numpy as np
+
+    from tfdist.strategies import MultiWorkerStrategy
+
+    with MultiWorkerStrategy().scope():
+        model = keras.Sequential([keras.Input([1024]), keras.layers.Dense(2048, use_bias=False)])
+        model.compile("sgd", "mse")
+    with contextlib.redirect_stderr(io.StringIO()) as output:
+        for _ in range(2):
+            model.fit(np.ones([4, 1024]), np.zeros([4, 2048]), batch_size=2, verbose=0)
+    return output.getvalue()
+
+
+def test_a_fit_that_sends_much_over_grpc_names_the_faster_engine_once(fake_cluster: Any) -> None:
+    line = (
+        "A step sends 8 MiB of gradients over gRPC, in TensorFlow's ring. Horovod sends them in "
+        "less time: tfdist run --engine horovod."
+    )
+    first, second = fake_cluster.run(fit_a_large_layer, num_workers=2, timeout_s=90)
+    assert first.count(line) == 1
+    assert line not in second

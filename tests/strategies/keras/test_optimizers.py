@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -66,3 +67,20 @@ def test_reduced_gradients_are_applied_in_cross_replica_context() -> None:
 
     tf.function(lambda: strategy.run(replica))()
     np.testing.assert_allclose(weight.numpy(), 0.8)
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_a_step_notes_the_bytes_of_its_dense_gradients(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(LocalStrategy, "note_step", lambda _, size: noted.append(size))
+    strategy = LocalStrategy(2)
+    with strategy.scope():
+        layers = library.layers
+        model = library.Sequential(
+            [layers.Embedding(1000, 4), layers.GlobalAveragePooling1D(), layers.Dense(3)]
+        )
+        model.compile("sgd", "mse")
+    model.fit(np.ones([8, 2]), np.zeros([8, 3]), verbose=0)
+    assert set(noted) == {4 * (4 * 3 + 3)}  # The kernel and the bias; the table's are rows.

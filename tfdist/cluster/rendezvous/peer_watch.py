@@ -53,6 +53,7 @@ class PeerWatch:
 
     Attributes:
       interrupt: Makes the main thread's wait raise; None while that is impossible.
+      is_released: Whether all workers have come to their common end; see `release`.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class PeerWatch:
         leaving_s: float | None = None,
     ) -> None:
         self.interrupt: Callable[[], None] | None = None
+        self.is_released = False
         self.membership = membership
         self._among = among
         self._leaving_s = _LEAVING_S if leaving_s is None else leaving_s
@@ -85,6 +87,11 @@ class PeerWatch:
         self._is_over.set()
         if self.membership is not None:
             self.membership.remove_listener(self._note)
+
+    def release(self) -> None:
+        """Ends the watch because all workers have come to their common end."""
+        self.is_released = True
+        self.stop()
 
     def leave(self) -> None:
         """Ends the watch, and returns when all workers have done so: each may end from then on.

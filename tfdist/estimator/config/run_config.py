@@ -1,178 +1,41 @@
-"""RunConfig and DeviceConfig: settings of an Estimator, and the strategies that it accepts."""
+"""RunConfig: settings of an Estimator, and the role of this process in a run."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Literal
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.cluster.arguments import check_flag
-from tfdist.cluster.environment import (
-    REPLACE,
-    read_snapshot_steps,
-    replaces_parameter_servers,
-)
 from tfdist.cluster.tasks import TaskType as TaskType
-from tfdist.cluster.tasks import checked_count
 from tfdist.cluster.tf_config import TfConfig, read_tf_config
 from tfdist.estimator.config import run_config_rules as rules
-from tfdist.estimator.config.task_role import TaskRole, device_filters, find_role
+from tfdist.estimator.config.device_config import DeviceConfig
+from tfdist.estimator.config.settings import (
+    ROLE,
+    SETTINGS,
+    UNSET,
+    Resolved,
+    Settings,
+    resolve,
+    with_defaults,
+)
+from tfdist.estimator.config.task_role import TaskRole
 from tfdist.process import endings
-from tfdist.strategies.base import is_tfdist_strategy
-from tfdist.strategies.grpc.strategy import from_multi_worker_mirrored, in_place_of_servers
-from tfdist.strategies.placement import count_replicas
-from tfdist.training.precision import find_precision
-
-_UNSET = object()
-
-_MULTI_WORKER = (
-    tf.distribute.MultiWorkerMirroredStrategy,
-    v1.distribute.experimental.MultiWorkerMirroredStrategy,
-)
-_LOCAL = (
-    tf.distribute.MirroredStrategy,
-    tf.distribute.OneDeviceStrategy,
-    v1.distribute.MirroredStrategy,
-    v1.distribute.OneDeviceStrategy,
-)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceConfig:
-    """Settings of the device of one worker.
-
-    Attributes:
-      device: The device that computes model_fn while training without a strategy, for example
-        "/device:GPU:0". None is the first GPU, or a second logical CPU. A strategy has its own
-        device.
-      variables_on_host: Whether variables live on the host while training without a strategy.
-      iterations_per_loop: Steps in one session call. The reported loss is the mean over them.
-        `steps` must be a multiple of it, and `max_steps` is rounded up. Hooks run once a call.
-        Summaries made inside model_fn are not written if it is above 1.
-      num_replicas: Copies of the model in this process without a strategy. Each has its own device,
-        or as many as a pipeline needs (`device` and the ones after it), and reads separate batches.
-        They share the variables; gradients are averaged on the host. A strategy has its own number.
-        None takes the number of `tfdist run`, else 1. A number given to `tfdist run` takes
-        precedence.
-      gradient_accumulation: Micro-batches that each replica takes in a step, for a model with
-        `host_call`. The input gives micro-batches. Their gradients are added on the device, in
-        float32; only the last micro-batch's session call runs hooks and `host_call`, and reduces.
-        Steps count weight updates, and the reported loss is the mean over the micro-batches.
-      accumulation_reduction: Whether `host_call` gets the "mean" or the "sum" of the gradients.
-      precision: "float32"; "mixed_float16" or "mixed_bfloat16", which compute in half precision
-        with weights in float32; "float16" or "bfloat16", with weights in half precision as well.
-        "32.32", "16.32" and "16.16" are float32, mixed_float16 and float16. It holds for layers of
-        tf_keras that have no dtype of their own and for weights of `get_variable` (and of
-        `tf.compat.v1.layers`, if their inputs are in half precision), in training, evaluation,
-        prediction and export alike. float32 leaves the policy of tf_keras as the program sets it.
-      stochastic_rounding: With weights in half precision, whether optimizers of `tfdist.training`
-        round new weights up or down by chance; False rounds to the nearest value. None is this
-        process's setting, which is True unless `tfdist.ipu` has changed it.
-    """
-
-    device: str | None = None
-    variables_on_host: bool = True
-    iterations_per_loop: int = 1
-    num_replicas: int | None = None
-    gradient_accumulation: int = 1
-    accumulation_reduction: Literal["mean", "sum"] = "mean"
-    precision: str = "float32"
-    stochastic_rounding: bool | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_replicas", count_replicas(self.num_replicas).number)
-        for name, of_one in (
-            ("iterations_per_loop", "a session call"),
-            ("gradient_accumulation", "a micro-batch"),
-        ):
-            checked_count(name, getattr(self, name), more=f" 1 is {of_one} for each step.")
-        if self.accumulation_reduction not in ("mean", "sum"):
-            found = self.accumulation_reduction
-            raise ValueError(f'accumulation_reduction must be "mean" or "sum", got {found!r}.')
-        check_flag("variables_on_host", self.variables_on_host)
-        if self.device is not None and not isinstance(self.device, str):
-            raise ValueError(
-                f"device must be a name such as '/device:GPU:0', or None, got {self.device!r}."
-            )
-        precision = find_precision(self.precision)
-        object.__setattr__(self, "precision", precision.name)
-        rules.check_stochastic_rounding(self.stochastic_rounding, precision)
+def _resolved(path: str) -> Any:
+    """Returns a property that reads a part of `Resolved`; a subclass may have its own instead."""
+    return property(attrgetter(f"_resolved.{path}"))
 
 
-def default_session_config() -> v1.ConfigProto:
-    """Returns tf.estimator's config of a session: soft placement, one pass of optimisation."""
-    config = v1.ConfigProto(allow_soft_placement=True)
-    config.graph_options.rewrite_options.meta_optimizer_iterations = 1  # ONE
-    return config
-
-
-def without_fusion(config: v1.ConfigProto) -> v1.ConfigProto:
-    """Returns a copy of a session's config in which ops are not fused.
-
-    On a CPU with one thread TensorFlow makes a fused convolution in bfloat16 that it does not have.
-    """
-    copied = v1.ConfigProto()
-    copied.CopyFrom(config)
-    copied.graph_options.rewrite_options.remapping = 2  # OFF
-    return copied
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RunSettings:
-    """The arguments of `RunConfig`; a base class, so that that may have other attributes as well.
-
-    Attributes:
-      service: The "service" of TF_CONFIG, or None.
-      replaced_servers: The addresses of the ps tasks that the workers replace.
-    """
-
-    model_dir: Any = None
-    tf_random_seed: int | None = None
-    save_summary_steps: int | None = 100
-    save_checkpoints_steps: Any = _UNSET
-    save_checkpoints_secs: Any = _UNSET
-    session_config: v1.ConfigProto | None = None
-    keep_checkpoint_max: int | None = 5
-    keep_checkpoint_every_n_hours: float | None = 10000
-    log_step_count_steps: int | None = 100
-    train_distribute: tf.distribute.Strategy | None = None
-    device_fn: Callable[..., str] | None = None
-    protocol: str | None = None
-    eval_distribute: tf.distribute.Strategy | None = None
-    experimental_distribute: Any = None
-    experimental_max_worker_delay_secs: int | None = None
-    session_creation_timeout_secs: float = 7200
-    checkpoint_save_graph_def: bool = True
-    device: Any = None
-    save_checkpoints_async: bool = True
-    parameter_servers: Literal["replace"] | None = None
-    save_input: bool = True
-    save_snapshot_steps: int | None = None
-
-    service: Any = field(default=None, init=False)
-    replaced_servers: tuple[str, ...] = field(default=(), init=False)
-
-    def __post_init__(self) -> None:
-        """Fills in the settings with defaults that depend on others or on the environment."""
-        steps, secs = rules.decide_save_interval(
-            self.save_checkpoints_steps, self.save_checkpoints_secs, _UNSET
-        )
-        vars(self).update(save_checkpoints_steps=steps, save_checkpoints_secs=secs)
-        if self.parameter_servers is None and replaces_parameter_servers():
-            vars(self)["parameter_servers"] = REPLACE
-        if self.save_snapshot_steps is None:
-            vars(self)["save_snapshot_steps"] = read_snapshot_steps() or 0
-
-
-class RunConfig(RunSettings, TaskRole):
+class RunConfig:
     """Settings of an Estimator; the arguments and read-only properties of tf.estimator's.
 
     Args:
@@ -223,87 +86,119 @@ class RunConfig(RunSettings, TaskRole):
       ClusterError: If TF_CONFIG describes no usable cluster.
     """
 
-    def __init_subclass__(cls) -> None:
-        """Takes a subclass's own value or property in place of a setting."""
-        super().__init_subclass__()
-        for name in _SETTINGS + _ROLE:
-            own = inspect.getattr_static(cls, name)
-            if not isinstance(own, _Stored):
-                setattr(cls, name, _Stored(name, own))
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        model_dir: Any = None,
+        tf_random_seed: int | None = None,
+        save_summary_steps: int | None = 100,
+        save_checkpoints_steps: Any = UNSET,
+        save_checkpoints_secs: Any = UNSET,
+        session_config: v1.ConfigProto | None = None,
+        keep_checkpoint_max: int | None = 5,
+        keep_checkpoint_every_n_hours: float | None = 10000,
+        log_step_count_steps: int | None = 100,
+        train_distribute: tf.distribute.Strategy | None = None,
+        device_fn: Callable[..., str] | None = None,
+        protocol: str | None = None,
+        eval_distribute: tf.distribute.Strategy | None = None,
+        experimental_distribute: Any = None,
+        experimental_max_worker_delay_secs: int | None = None,
+        session_creation_timeout_secs: float = 7200,
+        checkpoint_save_graph_def: bool = True,
+        device: DeviceConfig | None = None,
+        save_checkpoints_async: bool = True,
+        parameter_servers: Literal["replace"] | None = None,
+        save_input: bool = True,
+        save_snapshot_steps: int | None = None,
+    ) -> None:
         endings.install()
-        vars(self).update(vars(TaskRole()))
-        super().__post_init__()
-        given = self.train_distribute, self.eval_distribute, self.experimental_distribute
-        train, evaluate = rules.decide_strategies(*given, self.parameter_servers)
         tf_config = read_tf_config()
+        given = Settings(
+            model_dir=model_dir,
+            tf_random_seed=tf_random_seed,
+            save_summary_steps=save_summary_steps,
+            save_checkpoints_steps=save_checkpoints_steps,
+            save_checkpoints_secs=save_checkpoints_secs,
+            session_config=session_config,
+            keep_checkpoint_max=keep_checkpoint_max,
+            keep_checkpoint_every_n_hours=keep_checkpoint_every_n_hours,
+            log_step_count_steps=log_step_count_steps,
+            train_distribute=train_distribute,
+            device_fn=device_fn,
+            protocol=protocol,
+            eval_distribute=eval_distribute,
+            experimental_distribute=experimental_distribute,
+            experimental_max_worker_delay_secs=experimental_max_worker_delay_secs,
+            session_creation_timeout_secs=session_creation_timeout_secs,
+            checkpoint_save_graph_def=checkpoint_save_graph_def,
+            device=device,
+            save_checkpoints_async=save_checkpoints_async,
+            parameter_servers=parameter_servers,
+            save_input=save_input,
+            save_snapshot_steps=save_snapshot_steps,
+        )
         if tf_config.values:
             v1.logging.info("TF_CONFIG environment variable: %s", tf_config.values)
-        self._change(
-            model_dir=rules.decide_model_dir(self.model_dir, tf_config),
-            train_distribute=train,
-            eval_distribute=evaluate,
-            service=tf_config.service,
-        )
+        self._resolve(given, tf_config, lambda seen: with_defaults(seen, tf_config))
         if self.train_distribute is not None or self.eval_distribute is not None:
             v1.logging.info("Initializing RunConfig with distribution strategies.")
-        self._find_role(tf_config)
 
-    def _change(self, **settings: Any) -> None:
-        """Stores settings, replaces strategies by those of this package, and checks everything."""
-        vars(self).update(settings)
-        if self.device is None:
-            vars(self)["device"] = DeviceConfig()
-        if self.parameter_servers == REPLACE:
-            self._replace_parameter_servers()
-        self._replace_stock_strategies()
-        for name in _SETTINGS:
-            rules.check_setting(name, getattr(self, name))
-        if not isinstance(self.device, DeviceConfig):
-            raise ValueError(f"device should be a DeviceConfig, got {self.device!r}.")
-        strategy = self.train_distribute
-        if strategy is not None and not is_usable(strategy):
-            raise ValueError(f"train_distribute should be {_STRATEGIES}, got {strategy!r}.")
+    model_dir: Any = _resolved("settings.model_dir")
+    tf_random_seed: int | None = _resolved("settings.tf_random_seed")
+    save_summary_steps: int | None = _resolved("settings.save_summary_steps")
+    save_checkpoints_steps: int | None = _resolved("settings.save_checkpoints_steps")
+    save_checkpoints_secs: float | None = _resolved("settings.save_checkpoints_secs")
+    session_config: v1.ConfigProto | None = _resolved("settings.session_config")
+    keep_checkpoint_max: int | None = _resolved("settings.keep_checkpoint_max")
+    keep_checkpoint_every_n_hours: float | None = _resolved(
+        "settings.keep_checkpoint_every_n_hours"
+    )
+    log_step_count_steps: int | None = _resolved("settings.log_step_count_steps")
+    train_distribute: tf.distribute.Strategy | None = _resolved("settings.train_distribute")
+    device_fn: Callable[..., str] | None = _resolved("settings.device_fn")
+    protocol: str | None = _resolved("settings.protocol")
+    eval_distribute: tf.distribute.Strategy | None = _resolved("settings.eval_distribute")
+    experimental_distribute: Any = _resolved("settings.experimental_distribute")
+    experimental_max_worker_delay_secs: int | None = _resolved(
+        "settings.experimental_max_worker_delay_secs"
+    )
+    session_creation_timeout_secs: float = _resolved("settings.session_creation_timeout_secs")
+    checkpoint_save_graph_def: bool = _resolved("settings.checkpoint_save_graph_def")
+    device: Any = _resolved("settings.device")
+    save_checkpoints_async: bool = _resolved("settings.save_checkpoints_async")
+    parameter_servers: str | None = _resolved("settings.parameter_servers")
+    save_input: bool = _resolved("settings.save_input")
+    save_snapshot_steps: int = _resolved("settings.save_snapshot_steps")
 
-    def _replace_parameter_servers(self) -> None:
-        """Takes MultiWorkerStrategy where the variables would be on parameter servers."""
-        tf_config = read_tf_config()
-        servers, train = tf_config.jobs.get(TaskType.PS, ()), self.train_distribute
-        if rules.is_for_parameter_servers(self.eval_distribute):
-            vars(self)["eval_distribute"] = None  # Evaluation has no other tasks here.
-        if tf_config.task_type == TaskType.PS:
-            vars(self)["train_distribute"] = None
-        elif rules.is_for_parameter_servers(train) or (
-            train is None and servers and tf_config.task_type != TaskType.EVALUATOR
-        ):
-            on_host = self.device.variables_on_host
-            vars(self)["train_distribute"] = in_place_of_servers(train, variables_on_host=on_host)
-            vars(self)["replaced_servers"] = servers
+    # `TaskRole` describes these.
+    cluster_spec: tf.train.ClusterSpec = _resolved("role.cluster_spec")
+    task_type: str = _resolved("role.task_type")
+    task_id: int = _resolved("role.task_id")
+    master: str = _resolved("role.master")
+    evaluation_master: str = _resolved("role.evaluation_master")
+    is_chief: bool = _resolved("role.is_chief")
+    num_ps_replicas: int = _resolved("role.num_ps_replicas")
+    num_worker_replicas: int = _resolved("role.num_worker_replicas")
+    global_id_in_cluster: int | None = _resolved("role.global_id_in_cluster")
 
-    def _replace_stock_strategies(self) -> None:
-        """Takes ours for TensorFlow's strategy for several workers; the same one for both uses."""
-        train, evaluate = self.train_distribute, self.eval_distribute
-        if isinstance(train, _MULTI_WORKER):
-            on_host = self.device.variables_on_host
-            vars(self)["train_distribute"] = from_multi_worker_mirrored(
-                train, variables_on_host=on_host
-            )
-        if isinstance(evaluate, _MULTI_WORKER):
-            # Evaluation has no other workers here.
-            vars(self)["eval_distribute"] = self.train_distribute if evaluate is train else None
+    service: Any = _resolved("service")
+    replaced_servers: tuple[str, ...] = _resolved("replaced_servers")
 
-    def _find_role(self, tf_config: TfConfig) -> None:
-        """Stores the role of this process, and the jobs visible to its sessions by default."""
-        replaces_servers = self.parameter_servers == REPLACE
-        role = find_role(self.train_distribute, tf_config, replaces_servers=replaces_servers)
-        vars(self).update(vars(role))
-        filters = device_filters(role)
-        has_none = self.session_config is None and self.train_distribute is None
-        if has_none and role.cluster_spec and filters:  # A strategy sets its own filters.
-            session_config = default_session_config()
-            session_config.device_filters.extend(filters)
-            vars(self)["session_config"] = session_config
+    def _resolve(
+        self,
+        given: Settings,
+        tf_config: TfConfig,
+        complete: Callable[[Settings], Settings],
+    ) -> None:
+        """Resolves settings, after `complete`. What a subclass has in a setting's place counts."""
+        self._resolved = Resolved(settings=given, role=TaskRole(), tf_config=tf_config)
+        seen = Settings(**{name: getattr(self, name) for name in SETTINGS})
+        resolved = resolve(complete(seen), tf_config)
+        decided = {name: getattr(resolved.settings, name) for name in SETTINGS}
+        changed = {name: one for name, one in decided.items() if one is not getattr(seen, name)}
+        self._resolved = replace(resolved, settings=replace(given, **changed))
+        for name in SETTINGS:  # A cached property of a subclass reads what is resolved now.
+            vars(self).pop(name, None)
 
     def replace(self, **kwargs: Any) -> RunConfig:
         """Returns a copy with some settings replaced; takes the constructor's names only.
@@ -314,9 +209,9 @@ class RunConfig(RunSettings, TaskRole):
           **kwargs: The settings to replace, by the names of the constructor.
         """
         for name in kwargs:
-            if name not in _SETTINGS:
+            if name not in SETTINGS:
                 raise ValueError(
-                    f"Replacing {name} is not supported. Allowed properties are {_SETTINGS}."
+                    f"Replacing {name} is not supported. Allowed properties are {SETTINGS}."
                 )
         steps, secs = "save_checkpoints_steps", "save_checkpoints_secs"
         rules.refuse_two_intervals(kwargs.get(steps), kwargs.get(secs))
@@ -326,6 +221,8 @@ class RunConfig(RunSettings, TaskRole):
             kwargs[steps] = None
         if "model_dir" in kwargs:
             kwargs["model_dir"] = rules.decide_model_dir(kwargs["model_dir"], TfConfig(values={}))
+        if "device" in kwargs and kwargs["device"] is None:
+            kwargs["device"] = DeviceConfig()
         train, evaluate = rules.decide_strategies(
             kwargs.get("train_distribute"),
             kwargs.get("eval_distribute"),
@@ -334,10 +231,11 @@ class RunConfig(RunSettings, TaskRole):
         )
         decided = {"train_distribute": train, "eval_distribute": evaluate}
         kwargs |= {name: one for name, one in decided.items() if one is not None}
-        new = copy.deepcopy(self)
-        new._change(**kwargs)
+        new: RunConfig = copy.deepcopy(self)
+        tf_config = new._resolved.tf_config
         if {"train_distribute", "parameter_servers"} & kwargs.keys():
-            new._find_role(read_tf_config())
+            tf_config = read_tf_config()
+        new._resolve(replace(new._resolved.settings, **kwargs), tf_config, lambda seen: seen)
         return new
 
     def in_this_process(self) -> RunConfig:
@@ -345,72 +243,45 @@ class RunConfig(RunSettings, TaskRole):
 
         Its master is the session_master of TF_CONFIG or "", but not this task's own address.
         """
-        new = copy.deepcopy(self)
+        new: RunConfig = copy.deepcopy(self)
         spec, task_type = self.cluster_spec, self.task_type
         if spec and self.master == f"grpc://{spec.task_address(task_type, self.task_id)}":
-            vars(new)["master"] = ""
+            new._resolved = replace(new._resolved, role=replace(new._resolved.role, master=""))
         return new
 
+    def described(self) -> dict[str, Any]:
+        """Returns all settings, the role, and a program's own attributes, by name."""
+        names = [*SETTINGS, *ROLE, "service", "replaced_servers", *self._own_attributes()]
+        return {name: getattr(self, name) for name in names}
+
+    def _own_attributes(self) -> dict[str, Any]:
+        """Returns the attributes of this object that a program or a subclass has set."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("_resolved", *SETTINGS, *ROLE)
+        }
+
     def __deepcopy__(self, memo: dict[int, Any]) -> RunConfig:
-        # A strategy has a server and cannot be copied; a subclass's attributes can.
+        settings = self._resolved.settings
+        # A strategy has a server and cannot be copied.
+        for one in (
+            settings.device_fn,
+            settings.train_distribute,
+            settings.eval_distribute,
+            settings.experimental_distribute,
+        ):
+            memo[id(one)] = one
         new = self.__class__.__new__(self.__class__)
         memo[id(self)] = new
-        for name, value in vars(self).items():
-            new.__dict__[name] = value if name in _SHARED else copy.deepcopy(value, memo)
+        copied = copy.deepcopy({"_resolved": self._resolved, **self._own_attributes()}, memo)
+        vars(new).update(copied)
         return new
 
     def __repr__(self) -> str:
-        settings = {name: getattr(self, name) for name in _SETTINGS}
+        settings = {name: getattr(self, name) for name in SETTINGS}
         shown = ", ".join(f"{k}={v!r}" for k, v in settings.items() if v is not None)
         return f"{type(self).__name__}({shown}, task={self.task_type}:{self.task_id})"
-
-
-class _Stored:
-    """An attribute of RunConfig, which stores its value under its name, as a property.
-
-    So a subclass may replace it by a value, or by a property that reads `super()`'s.
-    """
-
-    def __init__(self, name: str, replacement: Any = _UNSET) -> None:
-        self._name = name
-        self._replacement = replacement
-
-    def __get__(self, config: RunConfig | None, owner: type[RunConfig]) -> Any:
-        if config is None:
-            return self
-        if self._replacement is _UNSET:
-            return vars(config)[self._name]
-        if isinstance(self._replacement, cached_property):
-            return self._replacement.func(config)
-        read = getattr(self._replacement, "__get__", None)
-        return read(config, owner) if read else self._replacement
-
-    def __set__(self, config: RunConfig, value: Any) -> None:
-        vars(config)[self._name] = value
-
-
-_SETTINGS = [field_.name for field_ in fields(RunSettings) if field_.init]
-_ROLE = [field_.name for field_ in fields(TaskRole)]
-for _name in _SETTINGS + _ROLE:
-    setattr(RunConfig, _name, _Stored(_name))
-
-# Values that copies of a RunConfig share.
-_SHARED = frozenset({"device_fn", "train_distribute", "eval_distribute", "experimental_distribute"})
-
-_STRATEGIES = (
-    "a strategy of tfdist.strategies (MultiWorkerStrategy or HorovodStrategy for several workers), "
-    "or tf.distribute.MirroredStrategy or MultiWorkerMirroredStrategy"
-)
-
-
-def is_usable(strategy: object) -> bool:
-    """Returns whether a RunConfig accepts a strategy: ours, and TensorFlow's for one machine."""
-    return is_tfdist_strategy(strategy) or isinstance(strategy, _LOCAL) or is_default(strategy)
-
-
-def is_default(strategy: object) -> bool:
-    """Returns whether a strategy is the default that `tf.distribute.get_strategy()` returns."""
-    return not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy()
 
 
 def decide_model_dir(model_dir: str | os.PathLike[str] | None, config: RunConfig) -> str:

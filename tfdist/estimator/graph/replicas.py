@@ -12,7 +12,8 @@ import tensorflow.compat.v1 as v1
 from tfdist.cluster import ClusterError
 from tfdist.cluster.arguments import is_whole
 from tfdist.estimator.config.arguments import InputFn, argument_names, nearest_multiples
-from tfdist.estimator.config.run_config import RunConfig, is_default
+from tfdist.estimator.config.run_config import RunConfig
+from tfdist.estimator.config.settings import is_default
 from tfdist.estimator.private_keras import mixed_float16_allowed
 from tfdist.estimator.spec import ModeKeys
 from tfdist.strategies import LocalStrategy

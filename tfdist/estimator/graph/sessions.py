@@ -18,7 +18,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.config.run_config import RunConfig, default_session_config
+from tfdist.estimator.config.run_config import RunConfig
+from tfdist.estimator.config.settings import default_session_config
 from tfdist.estimator.pipelined.spec import num_devices_in
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.divided.pieces import GraphPieces

@@ -55,6 +55,7 @@ from tfdist.estimator.graph.step import StepBuilder, build_training
 from tfdist.estimator.inputs.batches import Batch, Input, call_input_fn, make_input, start_of
 from tfdist.estimator.inputs.position import InputPosition, batching_of, write_position
 from tfdist.estimator.loop.agreement import NanLossElsewhereError
+from tfdist.estimator.loop.decision import Model
 from tfdist.estimator.loop.model_check import (
     check_half_weights,
     log_half_precision,
@@ -67,7 +68,7 @@ from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.progress_report import NoReport, make_report
 from tfdist.estimator.loop.session_hooks import Savers, add_metrics_to_report, all_hooks
 from tfdist.estimator.loop.snapshots import Snapshots
-from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, Model, TrainCall
+from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.estimator.pipelined.spec import in_steps
 from tfdist.estimator.spec import EstimatorSpec, ModeKeys
 from tfdist.process import endings
@@ -116,7 +117,7 @@ def train(call: TrainCall) -> None:
             check_half_weights(v1.get_default_graph())
             # Savers and summaries are built outside the strategy's scope.
             log_half_precision(call.precision, placement, model.training.spec.loss)
-            peers.log_places(model.training)
+            peers.log_places(model)
             if call.iterations == 1:  # The ops inside a loop cannot be seen from outside.
                 warn_if_nothing_is_learnt(model.training.train_op)
                 if found.input is not None and found.input.batches:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
-import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import WorkerLostError
@@ -16,18 +15,11 @@ from tfdist.cluster.environment import WEIGHT_CHECK, read_weight_check
 from tfdist.estimator.checkpoints.scaffold import CheckedScaffold
 from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit, last_step_of
-from tfdist.estimator.graph.steady_timer import SteadyTimer
-from tfdist.estimator.graph.step import Training, describe_host_call
+from tfdist.estimator.graph.step import Training
 from tfdist.estimator.inputs.batches import Input
-from tfdist.estimator.loop.agreement import (
-    Agreement,
-    DeferredStop,
-    LeaveTogether,
-    NanTogether,
-    SaveTogether,
-    StartTogether,
-)
+from tfdist.estimator.loop.agreement import Agreement, LeaveTogether, StartTogether
 from tfdist.estimator.loop.checkpoint_sharing import SharedCheckpoint
+from tfdist.estimator.loop.decision import Decision, Model, SharedDecision
 from tfdist.estimator.loop.model_check import (
     check_gradients_are_reduced,
     check_models,
@@ -35,8 +27,7 @@ from tfdist.estimator.loop.model_check import (
 )
 from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.snapshots import adopt_snapshot
-from tfdist.estimator.loop.step_profile_hook import StepProfileHook
-from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
+from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.estimator.loop.variable_inputs import find_variable_inputs
 from tfdist.process.progress_file import in_phase
 from tfdist.strategies.divided import pieces
@@ -45,7 +36,6 @@ from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import stop_limit_of
 from tfdist.strategies.stop_signals import StopSignals
 from tfdist.strategies.values.gather_text import TextExchange
-from tfdist.strategies.values.weight_check import WeightCheck
 from tfdist.strategies.worker_strategy import WorkerStrategy
 from tfdist.training.wrappers.loss_scale import loss_scales_in
 
@@ -69,7 +59,6 @@ class OtherWorkers(Peers):
         self._checkpoint = SharedCheckpoint(strategy)
         self._compare_models = TextExchange(strategy)
         self._watch = strategy.watch_peers()
-        self._have_all_come = False  # To the end of the training.
 
     def found_checkpoint(self) -> FoundCheckpoint:
         """Returns worker 0's checkpoint; LimitMismatchError for different steps or max_steps."""
@@ -97,19 +86,16 @@ class OtherWorkers(Peers):
             self._strategy.num_replicas_in_sync,
         )
         # Counted before the agreement, which has a bucket of its own.
-        self._num_gradient_buckets = self._strategy.extended.reducer.built.num_buckets
+        num_gradient_buckets = self._strategy.extended.reducer.built.num_buckets
         agreement = Agreement(
             self._strategy, training.loss, training.has_more, training.weight, training.metrics
         )
-        return SharedDecision(self._call, self._strategy, self._signals, agreement)
+        return SharedDecision(
+            self._call, self._strategy, self._signals, agreement, num_gradient_buckets
+        )
 
-    def log_places(self, training: Training) -> None:
-        if training.spec.host_call is not None:
-            v1.logging.info(
-                describe_host_call(
-                    training.spec, self._placement, self.num_workers, self._num_gradient_buckets
-                )
-            )
+    def log_places(self, model: Model) -> None:
+        super().log_places(model)
         if self.num_workers > 1:
             v1.logging.info("Reductions: %s", self._strategy.describe_reductions())
 
@@ -133,11 +119,7 @@ class OtherWorkers(Peers):
             if self._exchange is not None:
                 self._exchange.complete([model.training.train_op, *model.decision.fetches])
 
-        def end_watch() -> None:
-            self._have_all_come = True
-            self._watch.stop()
-
-        return [LeaveTogether(self._strategy, self._signals, complete_graph, end_watch)]
+        return [LeaveTogether(self._strategy, self._signals, complete_graph, self._watch.release)]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -159,7 +141,7 @@ class OtherWorkers(Peers):
             raise
         finally:
             membership.calls = None
-            if self._have_all_come:
+            if self._watch.is_released:
                 with in_phase("waiting"):
                     self._watch.leave()
 
@@ -226,86 +208,3 @@ class OtherWorkers(Peers):
         """Batches that this worker takes in a session call, or in the calls of a step."""
         micro_batches = self._call.iterations * self._call.accumulation.count
         return micro_batches * self._placement.num_replicas
-
-
-class SharedDecision(Decision):
-    """The decision after each session call, from the sums over all workers."""
-
-    def __init__(
-        self,
-        call: TrainCall,
-        strategy: WorkerStrategy,
-        signals: StopSignals,
-        agreement: Agreement,
-    ) -> None:
-        super().__init__(agreement.loss, agreement.metrics, signals)
-        self._call = call
-        self._strategy = strategy
-        self._agreement = agreement
-        self._has_others = strategy.extended.collectives.num_workers > 1
-        self._is_chief = bool(strategy.extended.should_checkpoint)
-        self.fetches = [agreement.sums]
-        self._synchronize: tf.Operation | None = None
-
-    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
-        """Defers the hooks' requests to stop; only worker 0 gets hooks that save checkpoints."""
-        hooks = list(hooks)
-        for hook in hooks:
-            if isinstance(hook, StepProfileHook) and self._has_others:
-                hook.strategy = self._strategy
-        return [
-            # TensorFlow's StopAtStepHook stops every worker after the same step by itself.
-            hook
-            if isinstance(hook, v1.train.StopAtStepHook)
-            else DeferredStop(hook, self._agreement)
-            for hook in hooks
-            if self._is_chief or not isinstance(hook, v1.train.CheckpointSaverHook)
-        ]
-
-    def hooks_that_save(
-        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
-    ) -> Hooks:
-        synchronize = self._synchronize = self._strategy.extended.graph_variables.synchronize()
-        hooks = make_hooks() if self._is_chief else []
-        if synchronize is None and not self._has_others:
-            return self.hooks_of_user(hooks)  # A listener may ask to stop.
-        saver_and_timer = None
-        saves = self._is_chief and self._call.saves_checkpoints
-        if saves and (hooks or synchronize is not None):  # Without hooks: the user has a saver.
-            config = self._call.config
-            timer = SteadyTimer(config.save_checkpoints_secs, config.save_checkpoints_steps)
-            hooks, saver_and_timer = [], (make_saver(save_steps=1), timer)
-        check = WeightCheck(self._strategy)
-        tables = pieces.GraphPieces(self._strategy.extended.reducer)
-        folder = self._call.model_dir if saver_and_timer is not None else None
-        together = SaveTogether(
-            self._agreement,
-            check,
-            synchronize,
-            saver_and_timer,
-            self._call.iterations,
-            (tables, folder) if tables.variables else None,
-        )
-        return self.hooks_of_user([*hooks, together])
-
-    def prepare_snapshot(self, session: v1.Session) -> None:
-        # Twice would round twice: the training goes on as one that resumes from the checkpoint.
-        if self._synchronize is not None and not self._agreement.agreed.save:
-            with in_phase("waiting"):
-                session.run(self._synchronize)
-
-    def hooks_against_nan(self) -> Hooks:
-        if self._has_others:
-            return [NanTogether(self._strategy, self.loss, self._agreement.own_loss)]
-        return super().hooks_against_nan()
-
-    def feeds(self) -> dict[tf.Tensor, Any]:
-        return self._agreement.feeds(self._signals.own)
-
-    def receive(self, values: Sequence[Any]) -> None:
-        self._agreement.receive(values[0])
-
-    def ends_training(self) -> bool:
-        self._agreement.log_why_all_stop()
-        self._signals.order = self._agreement.agreed.order
-        return self._agreement.agreed.ends_training

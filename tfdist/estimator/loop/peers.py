@@ -23,8 +23,9 @@ from tfdist.estimator.graph import sessions
 from tfdist.estimator.graph.global_step import StepLimit
 from tfdist.estimator.graph.step import Training, describe_host_call
 from tfdist.estimator.inputs.batches import Input
+from tfdist.estimator.loop.decision import Decision, Model
 from tfdist.estimator.loop.snapshots import adopt_snapshot, own_snapshots, with_snapshot
-from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, Hooks, Model, TrainCall
+from tfdist.estimator.loop.train_call import FoundCheckpoint, Hooks, TrainCall
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.stop_signals import StopSignals
 
@@ -66,10 +67,12 @@ class Peers:
         """Adds the agreement to the graph. Must be called in cross-replica context."""
         return Decision(training.loss, training.metrics, self._signals)
 
-    def log_places(self, training: Training) -> None:
+    def log_places(self, model: Model) -> None:
         """Logs where gradients are computed and how they are reduced."""
-        if training.spec.host_call is not None:
-            v1.logging.info(describe_host_call(training.spec, self._placement, 1, 0))
+        spec, num_buckets = model.training.spec, model.decision.num_gradient_buckets
+        if spec.host_call is not None:
+            line = describe_host_call(spec, self._placement, self.num_workers, num_buckets)
+            v1.logging.info(line)
 
     def make_scaffold(
         self, scaffold: v1.train.Scaffold, found: FoundCheckpoint

@@ -20,12 +20,13 @@ from tfdist.estimator.checkpoints.writer import (
 )
 from tfdist.estimator.graph.global_step import StepLimit, limit_in_place_of
 from tfdist.estimator.graph.steady_timer import SteadyTimer
+from tfdist.estimator.loop.decision import Model
 from tfdist.estimator.loop.peers import Peers
 from tfdist.estimator.loop.progress_report import SavingNotes
 from tfdist.estimator.loop.skipped_steps import hooks_with_loss_scales
 from tfdist.estimator.loop.snapshots import Snapshots
 from tfdist.estimator.loop.step_profile_hook import StepProfileHook
-from tfdist.estimator.loop.train_call import Hooks, Model, TrainCall
+from tfdist.estimator.loop.train_call import Hooks, TrainCall
 from tfdist.estimator.spec import EstimatorSpec
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import listeners_of, replace_timer, set_steps_per_call

@@ -28,7 +28,8 @@ from tfdist.estimator.checkpoints.background import BackgroundSaves
 from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.checkpoints.writer import CheckpointWriter, add_checkpoint
 from tfdist.estimator.inputs.position import InputPosition
-from tfdist.estimator.loop.train_call import Decision, FoundCheckpoint, TrainCall
+from tfdist.estimator.loop.decision import Decision
+from tfdist.estimator.loop.train_call import FoundCheckpoint, TrainCall
 from tfdist.process.progress_file import in_phase
 from tfdist.process.snapshot_folders import folder_of_host
 from tfdist.strategies.divided import pieces

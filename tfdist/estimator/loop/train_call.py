@@ -1,24 +1,20 @@
-"""The arguments of one training, the checkpoint that it resumes from, and its graph."""
+"""The arguments of one training, and the checkpoint that it resumes from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.checkpoints.input_progress import InputProgress
 from tfdist.estimator.config.arguments import InputFn
 from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.graph.accumulation import Accumulation
-from tfdist.estimator.graph.step import Training
-from tfdist.estimator.inputs.batches import Input
 from tfdist.estimator.inputs.position import InputPosition
 from tfdist.estimator.pipelined.spec import PipelineEstimatorSpec
 from tfdist.estimator.spec import EstimatorSpec
-from tfdist.strategies.stop_signals import StopSignals
 from tfdist.training.precision import Precision, find_precision
 
 ModelFn = Callable[[Any, Any], EstimatorSpec]
@@ -43,71 +39,6 @@ class FoundCheckpoint:
     problem: str | None = None
     input: InputPosition | None = None
     snapshots: str = ""
-
-
-class Decision:
-    """The decision after each session call: to stop, to save, or to go on. The same on all workers.
-
-    This is the one of a worker that is alone: it follows its own hooks and signals at once.
-
-    Attributes:
-      loss: Scalar: the loss to report, the same on all workers.
-      metrics: The training metrics to report, a scalar each, the same on all workers.
-      fetches: The tensors that each session call fetches; `receive` gets their values.
-    """
-
-    fetches: Sequence[tf.Tensor] = ()
-
-    def __init__(
-        self, loss: tf.Tensor, metrics: Mapping[str, tf.Tensor], signals: StopSignals
-    ) -> None:
-        self.loss = loss
-        self.metrics = metrics
-        self._signals = signals
-
-    def hooks_of_user(self, hooks: Iterable[v1.train.SessionRunHook]) -> Hooks:
-        """Returns the user's hooks as they run on this worker."""
-        return list(hooks)
-
-    def hooks_that_save(
-        self, make_hooks: Callable[[], Hooks], make_saver: Callable[..., Any]
-    ) -> Hooks:
-        """Returns the hooks that save checkpoints.
-
-        Args:
-          make_hooks: Makes tf.estimator's saver, unless the user has one.
-          make_saver: Makes a `CheckpointSaverHook` with the user's listeners, given its timing.
-        """
-        return make_hooks()
-
-    def prepare_snapshot(self, session: v1.Session) -> None:
-        """Makes the variables fit to be kept; every worker calls it after the same call."""
-
-    def hooks_against_nan(self) -> Hooks:
-        """Returns the hooks that end the training if `loss` is NaN."""
-        return [v1.train.NanTensorHook(self.loss)]
-
-    def feeds(self) -> dict[tf.Tensor, Any]:
-        """Returns this worker's feeds for the coming session call: its message to the others."""
-        return {}
-
-    def receive(self, values: Sequence[Any]) -> None:
-        """Takes the values of `fetches`, right after the call."""
-
-    def ends_training(self) -> bool:
-        """Returns whether the training ends after the call."""
-        return self._signals.own is not None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """The graph of a training: its input, the ops of a session call, and what comes after it."""
-
-    inputs: Input
-    training: Training
-    decision: Decision
-    global_step: tf.Variable
-    progress: InputProgress
 
 
 @dataclass(frozen=True, kw_only=True)

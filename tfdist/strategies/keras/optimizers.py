@@ -184,7 +184,7 @@ def _with_sums(
     targets = [v for g, v in pairs if g is not None]
 
     def merge(strategy: Any, values: Any) -> Any:
-        sums = iter(_sums(strategy.extended, values, targets))
+        sums = iter(_sums(strategy, values, targets))
         return function(strategy, [None if g is None else next(sums) for g, _ in pairs])
 
     return context.merge_call(merge, args=([g for g, _ in pairs if g is not None],))
@@ -200,12 +200,19 @@ def _of_rows(gradient: Any) -> Any:
     return unless_empty(gradient) if op.type in _UNSET_WITHOUT_ROWS else gradient
 
 
-def _sums(extended: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+def _sums(strategy: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """Adds gradients over all replicas; slices are concatenated, equal rows are not added.
 
     The message of a step of `fit` travels with them.
     """
+    extended = strategy.extended
     values, names = [extended.parts_of(g) for g in gradients], [name_of(v) for v in variables]
+    dense = [
+        v
+        for v, (g, *_) in zip(variables, values, strict=True)
+        if not isinstance(g, tf.IndexedSlices)
+    ]
+    strategy.note_step(sum(v.dtype.size * (v.shape.num_elements() or 0) for v in dense))
     step = NOW.step
     message = None if step is None else step.take_message()
     if message is not None:  # First, so that it shares the bucket that is sent last.

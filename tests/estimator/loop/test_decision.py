@@ -11,8 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.loop.agreement import Agreement, NanTogether
-from tfdist.estimator.loop.other_workers import SharedDecision
-from tfdist.estimator.loop.train_call import Decision
+from tfdist.estimator.loop.decision import Decision, SharedDecision
 from tfdist.strategies import LocalStrategy
 from tfdist.strategies.stop_signals import StopSignals
 
