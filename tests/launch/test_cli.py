@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -200,7 +201,8 @@ def test_a_command_without_a_package_that_it_needs_says_so_in_one_line(
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith(f"tfdist {words[0]}: error: No module named '")
-    assert f": tfdist needs {', '.join(requirements)}. Run: {sys.executable} -m pip" in done.stderr
+    install = shlex.join([sys.executable, "-m", "pip", "install", *requirements])
+    assert done.stderr.endswith(f", which tfdist needs. Run: {install}\n")
 
 
 def test_what_the_launching_side_needs_is_what_the_package_asks_for() -> None:

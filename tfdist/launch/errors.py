@@ -31,10 +31,10 @@ class StartError(RuntimeError):
 def missing_requirement(error: ModuleNotFoundError) -> UsageError | None:
     """Returns the error to show where a package that tfdist needs is not installed.
 
-    It names all that are missing. None if the error is about another module.
+    The fix installs all that are missing. None if the error is about another module.
     """
     if (error.name or "").partition(".")[0] not in REQUIREMENTS:
         return None
     missing = [text for name, text in REQUIREMENTS.items() if find_spec(name) is None]
     command = shlex.join([sys.executable, "-m", "pip", "install", *missing])
-    return UsageError(f"{error.msg}: tfdist needs {', '.join(missing)}. Run: {command}")
+    return UsageError(f"{error.msg}, which tfdist needs. Run: {command}")
