@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.testing import FakeCluster
+
 pytestmark = pytest.mark.processes
 
 
-def _train(optimizer: str, folder: str, max_steps: int) -> list[str]:
-    """Trains a table of words; returns the slice of the table that this worker has."""
+def _train(optimizers: list[str], folder: str, max_steps: int, warm: str = "") -> list[str]:
+    """Trains a table of words by each optimizer; returns the slices that this worker has of it."""
     import numpy as np
     import tensorflow as tf
     import tensorflow.compat.v1 as v1
@@ -31,8 +33,17 @@ def _train(optimizer: str, folder: str, max_steps: int) -> list[str]:
     words = np.minimum(random.zipf(1.3, (24, 5)), 101).astype("int64") - 1
     labels = random.rand(24).astype("float32")
     slices: list[str] = []
+    made = {
+        # Unlike the others, these see a gradient that is twice as large.
+        "gradient descent": lambda: v1.train.GradientDescentOptimizer(0.01),
+        "momentum": lambda: v1.train.MomentumOptimizer(0.01, 0.9),
+        "adagrad": lambda: v1.train.AdagradOptimizer(0.1),
+        "adam": lambda: v1.train.AdamOptimizer(0.01),
+        "ftrl": lambda: v1.train.FtrlOptimizer(0.1),
+        "rmsprop": lambda: v1.train.RMSPropOptimizer(0.01, momentum=0.5),
+    }
 
-    def model_fn(features: Any, labels: Any, mode: str) -> Any:
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
         start = v1.truncated_normal_initializer(seed=3)
         table = v1.get_variable("table", [101, 6], initializer=start)
         kernel = v1.get_variable("kernel", [6], initializer=v1.ones_initializer())
@@ -40,14 +51,7 @@ def _train(optimizer: str, folder: str, max_steps: int) -> list[str]:
         again = v1.nn.safe_embedding_lookup_sparse([table], tf.sparse.from_dense(features))
         out = tf.reduce_sum((tf.reduce_mean(rows, 1) + again) * kernel, 1)
         loss = tf.reduce_mean(tf.square(out - labels))
-        made = {
-            "adam": lambda: v1.train.AdamOptimizer(0.01),
-            # Unlike the others, these see a gradient that is twice as large.
-            "gradient descent": lambda: v1.train.GradientDescentOptimizer(0.01),
-            "momentum": lambda: v1.train.MomentumOptimizer(0.01, 0.9),
-            "ftrl": lambda: v1.train.FtrlOptimizer(0.1),
-        }[optimizer]()
-        train_op = made.minimize(loss, v1.train.get_global_step())
+        train_op = made[params["optimizer"]]().minimize(loss, v1.train.get_global_step())
         slices.extend(
             v._save_slice_info.spec
             for v in v1.global_variables()
@@ -59,8 +63,13 @@ def _train(optimizer: str, folder: str, max_steps: int) -> list[str]:
         own = slice(index * 24 // count, (index + 1) * 24 // count)
         return tf.data.Dataset.from_tensors((words[own], labels[own])).repeat()
 
-    config = tfe.RunConfig(folder, train_distribute=strategy, save_checkpoints_steps=7)
-    tfe.Estimator(model_fn, config=config).train(input_fn, max_steps=max_steps)
+    for optimizer in optimizers:
+        config = tfe.RunConfig(
+            f"{folder}/{optimizer}", train_distribute=strategy, save_checkpoints_steps=7
+        )
+        settings = {"params": {"optimizer": optimizer}, "warm_start_from": warm or None}
+        estimator = tfe.Estimator(model_fn, config=config, **settings)
+        estimator.train(input_fn, max_steps=max_steps)
     return slices
 
 
@@ -75,35 +84,81 @@ def _check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
+OPTIMIZERS = ["gradient descent", "momentum", "adagrad", "adam", "ftrl", "rmsprop"]
+
+
+@pytest.fixture(scope="module")
+def alone(fake_cluster_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of trainings of 10 steps in one process."""
+    folder, cluster = tmp_path_factory.mktemp("alone"), FakeCluster(fake_cluster_server)
+    try:
+        cluster.run(_train, OPTIMIZERS, str(folder), 10, engine="none", timeout_s=150)
+    finally:
+        cluster.close()
+    return folder
+
+
 @pytest.mark.parametrize(
-    ("engine", "num_workers", "optimizer"),
+    ("engine", "num_workers", "optimizers"),
     [
-        ("grpc", 2, "momentum"),
-        ("grpc", 3, "ftrl"),
-        ("horovod", 2, "adam"),
-        ("horovod", 2, "gradient descent"),
+        ("grpc", 2, OPTIMIZERS[:3]),
+        ("grpc", 3, OPTIMIZERS[3:]),
+        ("horovod", 2, OPTIMIZERS[3:]),
+        ("horovod", 3, OPTIMIZERS[:3]),
     ],
 )
-def test_a_checkpoint_of_workers_is_that_of_one_process_and_goes_on_with_any_number(
-    fake_cluster: Any, tmp_path: Path, engine: str, num_workers: int, optimizer: str
+def test_a_checkpoint_of_workers_is_that_of_one_process_with_every_optimizer(
+    fake_cluster: Any,
+    alone: Path,
+    tmp_path: Path,
+    engine: str,
+    num_workers: int,
+    optimizers: list[str],
 ) -> None:
-    alone, divided = tmp_path / "alone", tmp_path / "divided"
-    fake_cluster.run(_train, optimizer, str(alone), 10, engine="none", num_workers=1)
     slices = fake_cluster.run(
-        _train, optimizer, str(divided), 10, engine=engine, num_workers=num_workers
+        _train,
+        optimizers,
+        str(tmp_path),
+        10,
+        engine=engine,
+        num_workers=num_workers,
+        timeout_s=150,
     )
     assert all(own and own != slices[0] for own in slices[1:])  # Each has other rows.
-    _check_equal(_values(divided), _values(alone))
-    assert not list(divided.glob(".tables-*"))
+    for optimizer in optimizers:
+        _check_equal(_values(tmp_path / optimizer), _values(alone / optimizer))
+    assert not list(tmp_path.glob("*/.tables-*"))
 
-    one, other = tmp_path / "one", tmp_path / "other"
-    shutil.copytree(divided, one)
-    shutil.copytree(alone, other)
-    fake_cluster.run(_train, optimizer, str(alone), 16, engine="none", num_workers=1)
-    fake_cluster.run(_train, optimizer, str(one), 16, engine="none", num_workers=1)
-    workers = 5 - num_workers if engine == "grpc" else num_workers
-    fake_cluster.run(_train, optimizer, str(other), 16, engine=engine, num_workers=workers)
-    expected = _values(alone)
-    assert expected["global_step"] == 16
-    _check_equal(_values(one), expected)
-    _check_equal(_values(other), expected)
+
+@pytest.mark.parametrize(
+    ("engine", "before", "after"), [("grpc", 2, 3), ("grpc", 3, 1), ("horovod", 1, 2)]
+)
+def test_any_number_of_workers_goes_on_from_a_checkpoint_of_any_number(
+    fake_cluster: Any, alone: Path, tmp_path: Path, engine: str, before: int, after: int
+) -> None:
+    expected, divided = tmp_path / "expected", tmp_path / "divided"
+    shutil.copytree(alone, expected)
+    fake_cluster.run(_train, ["adam"], str(expected), 16, engine="none", num_workers=1)
+    for workers, steps in ((before, 10), (after, 16)):
+        kind = engine if workers > 1 else "none"
+        fake_cluster.run(_train, ["adam"], str(divided), steps, engine=kind, num_workers=workers)
+    found = _values(divided / "adam")
+    assert found["global_step"] == 16
+    _check_equal(found, _values(expected / "adam"))
+
+
+@pytest.mark.parametrize("engine", ["grpc", "horovod"])
+def test_a_warm_start_gives_each_worker_its_rows(
+    fake_cluster: Any, alone: Path, tmp_path: Path, engine: str
+) -> None:
+    def train(kind: str) -> dict[str, Any]:
+        folder, warm = tmp_path / kind, str(alone / "ftrl")
+        fake_cluster.run(_train, ["adagrad"], str(folder), 2, warm, engine=kind)
+        return _values(folder / "adagrad")
+
+    warm = train(engine)
+    _check_equal(warm, train("none"))
+    before = _values(alone / "ftrl")["table"]
+    np.testing.assert_array_equal(
+        warm["table"][90:100], before[90:100]
+    )  # No batch has these words.

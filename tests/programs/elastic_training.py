@@ -1,4 +1,4 @@
-"""A training whose global batch stays when a worker is left out.
+"""A training whose global batch stays when a worker is left out; its table is divided.
 
     elastic_training.py MODEL_DIR [STEP ...]
 
@@ -29,8 +29,10 @@ def input_fn() -> tf.data.Dataset:
 
 
 def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
-    """Returns a linear model with momentum."""
-    output = tf.keras.layers.Dense(1, kernel_initializer="ones")(features)
+    """Returns a linear model of features, and of a row of a table for each, with momentum."""
+    table = v1.get_variable("table", [8, 4], initializer=v1.ones_initializer())
+    rows = tf.nn.embedding_lookup(table, tf.cast(10 * tf.abs(features[:, 0]), tf.int64) % 8)
+    output = tf.keras.layers.Dense(1, kernel_initializer="ones")(features * rows)
     loss = tf.reduce_mean(tf.square(output - labels))
     optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
     train_op = optimizer.minimize(loss, v1.train.get_global_step())
@@ -57,7 +59,9 @@ class Kill(v1.train.SessionRunHook):  # type: ignore[misc,name-defined]
 def train(model_dir: str, kills: list[int]) -> None:
     """Trains 30 steps, with a checkpoint after every five."""
     v1.logging.set_verbosity(v1.logging.INFO)
-    strategy = strategy_for_run()
+    partitioners = tf.distribute.experimental.partitioners
+    divide = partitioners.MinSizePartitioner(min_shard_bytes=64, max_shards=2)
+    strategy = strategy_for_run(variable_partitioner=divide)
     index = int(strategy.extended.collectives.worker_index)
     start = restart_count()
     hooks = [Kill(kills[start])] if index == 1 and start < len(kills) else []

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from tfdist.estimator.checkpoints import fit
+from tfdist.estimator.checkpoints import fit, warm_tables
 from tfdist.estimator.checkpoints.recovery import whole_at
-from tfdist.strategies.divided import pieces
-from tfdist.strategies.divided.variable import DividedTableError
 from tfdist.strategies.graph_walks import descendants
 from tfdist.strategies.private_tensorflow import replace_input
 
@@ -94,21 +92,28 @@ def apply_warm_start(settings: WarmStartSettings | None) -> None:
     """Initialises the current graph's variables from the settings' checkpoint."""
     if settings is None:
         return
-    for variable in pieces.divided_in(v1.get_default_graph()):
-        raise DividedTableError(
-            f"{variable.division.name} is divided between {variable.division.num_workers} workers, "
-            "which a warm start cannot initialize. Copy the checkpoint into model_dir, or start "
-            "with one worker, whose checkpoint any number of workers goes on from."
-        )
     v1.logging.info("Warm-starting with WarmStartSettings: %s", settings)
     checkpoint = whole_at(tf.compat.as_str(settings.ckpt_to_initialize_from))
     if checkpoint is not None:
         settings = settings._replace(ckpt_to_initialize_from=checkpoint)
     before = [(variable, variable.initializer) for variable in v1.global_variables()]
-    v1.train.warm_start(*settings)
+    _start_variables(settings)
     _start_averages(before)
     if checkpoint is not None:
         fit.check_initial_values(checkpoint)
+
+
+def _start_variables(settings: WarmStartSettings) -> None:
+    """Makes the chosen variables begin at the checkpoint's values."""
+    path, chosen, vocabularies, renamed = settings
+    tables = warm_tables.chosen_tables(chosen)
+    warm_tables.refuse_vocabularies([*vocabularies])
+    if isinstance(chosen, list):
+        chosen = [one for one in chosen if not any(one is table for table in tables.values())]
+    others = {name: old for name, old in renamed.items() if name not in tables}
+    with warm_tables.hidden_tables():
+        v1.train.warm_start(path, chosen, vocabularies, others)
+    warm_tables.start_tables(tables, path, renamed)
 
 
 def _start_averages(before: Sequence[tuple[Any, tf.Operation]]) -> None:
