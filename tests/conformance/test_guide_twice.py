@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 
-def test_a_second_round_in_the_process_gives_the_numbers_of_the_first_over_both_engines(
+def test_a_second_round_in_the_process_gives_the_numbers_of_the_first_over_grpc_and_horovod(
     fake_cluster: Any, tmp_path: Path
 ) -> None:
     from guide_twice import run_twice

@@ -103,7 +103,7 @@ def test_weights_in_half_precision_are_rounded_alike_though_the_seeds_differ(
         np.testing.assert_allclose(first, expected, rtol=2**-6, atol=2**-6)
 
 
-def test_keras_layers_that_compute_in_half_precision_train_alike_on_all_workers(
+def test_keras_layers_that_compute_in_half_precision_train_alike_over_horovod(
     train_once: Any, train_alone: Any
 ) -> None:
     options = {"policy": "global", "precision": "mixed_bfloat16", "optimizer": "scaled"}

@@ -1,5 +1,6 @@
 """The script test_matrix.sh refuses anything but pairs; a Python that is missing stops nothing."""
 
+import ast
 import subprocess
 from pathlib import Path
 
@@ -80,3 +81,19 @@ def test_a_python_that_is_nowhere_is_named_in_one_line(tmp_path: Path) -> None:
     done = find_python(tmp_path, "3.99")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Python 3.99 is not here: ") and done.stderr.count("\n") == 1
+
+
+def test_a_conformance_test_that_needs_horovod_says_so_in_its_name() -> None:
+    # An environment without Horovod leaves tests out by their names, which have their parameters.
+    unnamed = []
+    for path in (SCRIPT.parents[1] / "tests" / "conformance").glob("test_*.py"):
+        for test in ast.parse(path.read_text()).body:
+            if not isinstance(test, ast.FunctionDef) or not test.name.startswith("test_"):
+                continue
+            parts = [node for line in test.body for node in ast.walk(line)]
+            needs_it = any(
+                isinstance(one, ast.Constant) and one.value == "horovod" for one in parts
+            )
+            if needs_it and not any(word in test.name for word in ("horovod", "over_every_engine")):
+                unnamed.append(test.name)
+    assert unnamed == []
