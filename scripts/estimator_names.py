@@ -26,8 +26,8 @@ Signature = str  # "name, name=default, *name"
 
 # Not exported, but programs import them; and where tfdist.estimator has them.
 UNEXPORTED = {
-    "TaskType": "run_config.TaskType",
-    "read_eval_metrics": "early_stopping.read_eval_metrics",
+    "TaskType": "config.run_config.TaskType",
+    "read_eval_metrics": "train.early_stopping.read_eval_metrics",
     "SupervisedInputReceiver": "export.SupervisedInputReceiver",
     "UnsupervisedInputReceiver": "export.UnsupervisedInputReceiver",
     "build_supervised_input_receiver_fn_from_input_fn": (

@@ -13,24 +13,14 @@
 set -euo pipefail
 root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 readonly root
+# shellcheck source=scripts/find_python.sh
+. "$root/scripts/find_python.sh"
 [ $# -gt 0 ] || set -- 3.10 3.11 3.12 3.13
 folder="$(mktemp -d "${TMPDIR:-/tmp}/tfdist-release.XXXXXX")"
 readonly folder
 trap 'rm -rf -- "$folder"' EXIT
 results=()
 is_ready=yes
-
-# Prints the path of a Python of this version that can make virtual environments.
-find_python() {
-    local candidate
-    for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python "$(uv python find "$1" 2>/dev/null)"; do
-        if "$candidate" -c "import ensurepip, sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then
-            echo "$candidate"
-            return
-        fi
-    done
-    return 1
-}
 
 # Installs the wheel for one Python, and runs the README's programs outside of the repository.
 try_wheel() {

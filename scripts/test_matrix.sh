@@ -7,7 +7,7 @@
 #   scripts/test_matrix.sh 3.11:2.16 -- -x      one pair, to its first failure
 #   scripts/test_matrix.sh 3.11:2.16:3.10       one pair with this Keras 3 instead of the newest
 #
-# A Python is looked for on PATH, in pyenv's folder and with uv; one that is not there is named, and the others go on.
+# A Python that is not there is named, and the others go on: find_python.sh looks for it.
 # The last lines are the results. Exit code 0 if all that ran passed, 1 if not, 3 if nothing ran.
 #
 #   TFDIST_MATRIX_HOROVOD=1     build Horovod in each environment (minutes), and run its tests too
@@ -15,6 +15,8 @@
 set -euo pipefail
 root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 readonly root
+# shellcheck source=scripts/find_python.sh
+. "$root/scripts/find_python.sh"
 # The tests without Horovod; the last one compares all engines.
 readonly over_grpc="not horovod and not over_every_engine"
 pairs=(3.11:2.16:3.10 3.12:2.18:3.10 3.11:2.20:3.11 3.10:2.21 3.12:2.21 3.13:2.21)
@@ -30,18 +32,6 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ "${1:-}" != -- ] || shift
 [ ${#chosen[@]} -eq 0 ] || pairs=("${chosen[@]}")
-
-# Prints the path of a Python of this version that can make virtual environments.
-find_python() {
-    local candidate
-    for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python "$(uv python find "$1" 2>/dev/null)"; do
-        if "$candidate" -c "import ensurepip, sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then
-            echo "$candidate"
-            return
-        fi
-    done
-    return 1
-}
 
 folder="$(mktemp -d "${TFDIST_MATRIX_DIR:-${TMPDIR:-/tmp}}/tfdist-matrix.XXXXXX")"
 readonly folder

@@ -1,6 +1,7 @@
 """The table of tf.estimator's names: the code is as it says, and it is as the code."""
 
 import functools
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,17 +10,13 @@ import pytest
 
 import tfdist.estimator as tfe
 from tfdist.estimator import v1
-from tfdist.estimator.config import run_config
-from tfdist.estimator.train import early_stopping
-
-MODULES = {"v1": v1, "run_config": run_config, "early_stopping": early_stopping}
 
 
 def _find(place: str) -> Any:
-    first, _, rest = place.partition(".")
-    if first not in MODULES:
-        return functools.reduce(getattr, place.split("."), tfe)
-    return functools.reduce(getattr, rest.split("."), MODULES[first])
+    if place in names.UNEXPORTED.values():  # As a program imports it from the module on the page.
+        module, _, name = f"tfdist.estimator.{place}".rpartition(".")
+        return getattr(importlib.import_module(module), name)
+    return functools.reduce(getattr, place.split("."), tfe)
 
 
 def _recorded() -> Iterator[tuple[str, str, dict[str, str]]]:

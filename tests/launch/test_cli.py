@@ -3,10 +3,11 @@
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import pytest
 
 from tfdist.cluster import ClusterError
 from tfdist.launch.cli import main
-from tfdist.launch.errors import UsageError
+from tfdist.launch.errors import REQUIREMENTS, UsageError, missing_requirement
 from tfdist.launch.options.run_options import RunOptions
 
 Replace = Callable[[str, Callable[..., int]], None]
@@ -157,3 +158,55 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         main([name, "--help"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: tfdist {name} ")
+
+
+# A package that is not installed, by its name, is one whose import finds nothing.
+_WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        is_there = name.partition(".")[0] not in {names}
+        return PathFinder.find_spec(name, path, target) if is_there else None
+
+sys.meta_path[:] = [Without if one is PathFinder else one for one in sys.meta_path]
+from tfdist.launch.cli import main
+sys.exit(main({words}))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("words", "names", "requirements"),
+    [
+        (["doctor"], ["rich"], ["rich>=13.7"]),
+        (["env"], ["rich", "psutil", "packaging"], ["packaging>=23", "psutil>=5.9", "rich>=13.7"]),
+        (["run", "sleep", "1"], ["rich"], ["rich>=13.7"]),
+        (["run", "sleep", "1"], ["psutil"], ["psutil>=5.9"]),
+        (["run", "--import-config", "run.yaml"], ["yaml"], ["pyyaml>=6"]),
+        (["kubernetes", *["--name", "a", "--image", "b", "sleep"]], ["yaml"], ["pyyaml>=6"]),
+        (["completion", "bash"], ["shtab"], ["shtab>=1.7"]),
+        (["logs"], ["rich"], ["rich>=13.7"]),
+    ],
+)
+def test_a_command_without_a_package_that_it_needs_says_so_in_one_line(
+    words: list[str], names: list[str], requirements: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "run.yaml").write_text("engine: grpc")
+    code = _WITHOUT.format(names=set(names), words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"tfdist {words[0]}: error: No module named '")
+    install = shlex.join([sys.executable, "-m", "pip", "install", *requirements])
+    assert done.stderr.endswith(f", which tfdist needs. Run: {install}\n")
+
+
+def test_what_the_launching_side_needs_is_what_the_package_asks_for() -> None:
+    requested = requires("tfdist") or []
+    assert set(REQUIREMENTS.values()) <= {one.replace(" ", "") for one in requested}
+    other = ModuleNotFoundError("No module named 'tfdist.launch.gone'", name="tfdist.launch.gone")
+    assert missing_requirement(other) is None

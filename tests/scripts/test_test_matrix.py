@@ -50,3 +50,33 @@ def test_each_pair_has_a_line_with_its_result_and_nothing_is_left(tmp_path: Path
     assert command.endswith("tests/conformance -x")
     assert [path.name for path in tmp_path.iterdir()] == ["python3.9"]
     assert matrix(tmp_path, "3.99:2.16").returncode == 3
+
+
+def make_python(path: Path, body: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def find_python(folder: Path, version: str) -> "subprocess.CompletedProcess[str]":
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "PYENV_ROOT": str(folder / "pyenv")}
+    command = ["bash", "-euc", f". {SCRIPT.parent}/find_python.sh; find_python {version}"]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+def test_a_shim_that_fails_is_passed_over_for_the_newest_of_pyenvs_versions(
+    tmp_path: Path,
+) -> None:
+    make_python(tmp_path / "python3.9", "echo 'pyenv: python3.9: command not found' >&2; exit 127")
+    for patch, body in (("3.9.2", "exit 0"), ("3.9.18", "exit 0"), ("3.9.20", "exit 1")):
+        make_python(tmp_path / "pyenv" / "versions" / patch / "bin" / "python", body)
+    done = find_python(tmp_path, "3.9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/pyenv/versions/3.9.18/bin/python\n"
+
+
+def test_a_python_that_is_nowhere_is_named_in_one_line(tmp_path: Path) -> None:
+    make_python(tmp_path / "python3.99", "exit 127")
+    done = find_python(tmp_path, "3.99")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Python 3.99 is not here: ") and done.stderr.count("\n") == 1

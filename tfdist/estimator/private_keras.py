@@ -17,8 +17,13 @@ from typing import Any, Protocol
 import tensorflow as tf
 import tf_keras
 
-# A float32 variable that its layer reads in half precision: one tensor per read, cast on the spot.
-from tf_keras.src.mixed_precision import autocast_variable
+from tfdist.process.tried_versions import missing_names_explained, versions_with
+
+with missing_names_explained(versions_with(tf.__version__)):
+    # A float32 variable that its layer reads in half precision: one tensor per read, cast there.
+    from tf_keras.src.mixed_precision import autocast_variable
+
+    _AutoCastVariable: Any = autocast_variable.AutoCastVariable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +212,7 @@ class WeightReads(Protocol):
     def rows(self, rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor: ...
 
 
-class _LayerWeight(autocast_variable.AutoCastVariable):  # type: ignore[misc]
+class _LayerWeight(_AutoCastVariable):  # type: ignore[misc]
     """A float32 weight of a layer that computes in half; `reads` casts it in place of Keras."""
 
     def __init__(self, variable: tf.Variable, reads: WeightReads) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tfdist import __version__
 from tfdist.cluster.tasks import ClusterError
-from tfdist.launch.errors import UsageError
+from tfdist.launch.errors import UsageError, missing_requirement
 from tfdist.process.exit_codes import BAD_CONFIGURATION, INTERRUPTED
 from tfdist.process.text import did_you_mean, shown
 
@@ -96,7 +96,10 @@ def _is_of_stdout(error: OSError) -> bool:
 def _call(words: Sequence[str]) -> int:
     name = words[0] if words and words[0] in _SUMMARIES else ""
     try:
-        return _run(name, words[1:]) if name else _answer(words)
+        try:
+            return _run(name, words[1:]) if name else _answer(words)
+        except ModuleNotFoundError as error:
+            raise missing_requirement(error) or error from None
     except (UsageError, ClusterError) as error:
         print(f"{f'tfdist {name}'.strip()}: error: {error}", file=sys.stderr)
         return BAD_CONFIGURATION

@@ -10,7 +10,7 @@ from tfdist.process import tried_versions
 _VERSIONS = tried_versions.versions_with(tf.__version__)
 tried_versions.report_newer(_VERSIONS)
 
-try:
+with tried_versions.missing_names_explained(_VERSIONS):
     from tfdist.strategies.extended import WorkerExtended
     from tfdist.strategies.grpc.strategy import MultiWorkerStrategy
     from tfdist.strategies.horovod.strategy import HorovodNotFoundError, HorovodStrategy
@@ -23,8 +23,6 @@ try:
         strategy_for_run,
         synchronize,
     )
-except ImportError as error:  # a private name that a newer TensorFlow does not have
-    raise tried_versions.explained(error, _VERSIONS) from None
 
 __all__ = [
     "DeviceError",
@@ -39,7 +37,13 @@ __all__ = [
     "synchronize",
 ]
 
-WorkerExtended.when_entered = staticmethod(adapt_keras)
+
+def _adapt_keras() -> None:
+    with tried_versions.missing_names_explained(_VERSIONS):
+        adapt_keras()
+
+
+WorkerExtended.when_entered = staticmethod(_adapt_keras)
 
 
 def __dir__() -> list[str]:

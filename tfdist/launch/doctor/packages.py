@@ -17,11 +17,17 @@ from tfdist.launch.doctor.children import Children, Ended
 from tfdist.launch.doctor.report import Finding, absent, broken, good, pip_install
 from tfdist.launch.horovod.build import installed_version
 from tfdist.launch.machine.processes import python_command
-from tfdist.process.tried_versions import is_newer, major_minor, requirements, tried
+from tfdist.process.tried_versions import (
+    OLDEST,
+    VersionError,
+    is_newer,
+    major_minor,
+    requirements,
+    tried,
+)
 
 _IMPORT_LIMIT_S = 120.0  # TensorFlow is a gigabyte: a cold disk and a busy machine take long.
 _FIRST_PYTHON, _LAST_PYTHON = (3, 10), (3, 13)
-_FIRST_TENSORFLOW = (2, 16)
 # It allows protobuf 7, and gives its text format an argument that protobuf 7 does not have.
 _WITHOUT_PROTOBUF_7 = ((2, 20),)
 _OFTEN_WRONG = ("protobuf", "numpy", "grpcio")
@@ -109,10 +115,14 @@ def _judge_tensorflow(installed: str | None, facts: TensorFlowFacts) -> Finding:
     if imported is None and installed is None:
         text = "TensorFlow is not installed for this Python"
         return broken(text, pip_install("tensorflow", "tf-keras"))
+    lacks_a_name = f"{VersionError.__name__}: "
+    if imported is None and facts.problem.startswith(lacks_a_name):
+        text, run, fix = facts.problem.removeprefix(lacks_a_name).partition(" Run: ")
+        return broken(text, run.strip() + " " + fix)
     if imported is None:
         text = f"TensorFlow {installed} cannot be imported: {facts.problem}"
         return broken(text, pip_install("--force-reinstall", f"tensorflow=={installed}"))
-    if major_minor(imported) < _FIRST_TENSORFLOW:
+    if major_minor(imported) < OLDEST["TensorFlow"]:
         text = f"TensorFlow {imported} is older than 2.16"
         return broken(text, pip_install("--upgrade", "tensorflow", "tf-keras"))
     return _judge_newer("TensorFlow", imported) or good(f"TensorFlow {imported}")
