@@ -2,6 +2,9 @@
 
 import csv
 import os
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,26 @@ import numpy as np
 import pytest
 
 CASES = [("keras", "grpc"), ("tf_keras", "horovod")]
+
+
+def _weights(backup: Path) -> Path:
+    """Returns the file of the newest backup's weights."""
+    return max([*backup.glob("*.data-*"), *backup.glob("*.h5")], key=lambda file: file.name)
+
+
+def _flip_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+
+
+# What is done to the folder of a backup, and what is said about it.
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "flipped bit": (lambda backup: _flip_a_bit(_weights(backup)), "has another checksum than"),
+    "weights lost": (lambda backup: _weights(backup).unlink(), "is missing"),
+    "position lost": (lambda backup: (backup / "input.json").unlink(), "input.json is missing"),
+    "cut": (lambda backup: os.truncate(_weights(backup), 700), "has 700 of"),
+}
 
 
 @pytest.fixture
@@ -94,27 +117,36 @@ def test_what_worker_0_has_saved_is_loaded_in_one_process(
     np.testing.assert_allclose(loaded["loss"], first["last_loss"], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("library", "is_damaged"), [("keras", True), ("tf_keras", False)])
+@pytest.mark.parametrize(("library", "engine"), [("keras", "grpc"), ("tf_keras", "horovod")])
 def test_a_backup_of_worker_0_is_where_all_workers_go_on(
-    fake_cluster: Any, keras_program: Any, tmp_path: Path, library: str, is_damaged: bool
+    fake_cluster: Any, keras_program: Any, tmp_path: Path, library: str, engine: str
 ) -> None:
     """In the middle of an epoch. Each worker has a folder of its own, as on several hosts.
 
     Worker 0 alone writes. If the newest backup is damaged, all go on from the one before.
     """
-    train, folder = keras_program.train_until, str(tmp_path)
-    interrupted = fake_cluster.run(train, library, folder, 13)
+    train, folder = partial(fake_cluster.run, keras_program.train_until, library), str(tmp_path)
+    interrupted = train(f"{folder}/whole", 13, engine=engine)
     assert [one["steps"] for one in interrupted] == [13, 13]
-    assert os.listdir(tmp_path) == ["worker_0"]
-    if is_damaged:
-        weights = tmp_path / "worker_0" / "backup" / "latest.weights.h5"
-        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    first, second = fake_cluster.run(train, library, folder, None)
-    steps = 12 if is_damaged else 8  # Of 20; the backups are of steps 8 and 12.
-    assert (first["steps"], second["steps"]) == (steps, steps)
-    (alone,) = fake_cluster.run(train, library, f"{folder}/alone", None, engine="none")
-    assert first["weights"] == second["weights"]
-    np.testing.assert_allclose(first["sums"], alone["sums"], atol=1e-5)
+    assert os.listdir(tmp_path / "whole") == ["worker_0"]
+    inside = Path("worker_0", "backup", "chief" if library == "tf_keras" else "")
+    for kind, (damage, _) in DAMAGES.items():
+        shutil.copytree(tmp_path / "whole", tmp_path / kind)
+        damage(tmp_path / kind / inside)
+    arguments = [library, folder, ["whole", *DAMAGES]]
+    resumed = fake_cluster.run(keras_program.go_on_in, *arguments, engine=engine)
+    (alone,) = train(f"{folder}/alone", None, engine="none")
+    whole = resumed[0]["whole"]
+    np.testing.assert_allclose(whole["sums"], alone["sums"], atol=1e-5)
+    for worker in resumed:
+        steps = {kind: end["steps"] for kind, end in worker.items()}
+        # Of 20; the backups are of steps 8 and 12.
+        assert steps == {"whole": 8, **dict.fromkeys(DAMAGES, 12)}
+        assert {end["weights"] for end in worker.values()} == {whole["weights"]}
+    for kind, (_, words) in DAMAGES.items():
+        [line] = [one for one in resumed[0][kind]["said"] if "The one before is taken." in one]
+        assert words in line
+        assert not any("is damaged" in one for one in resumed[1][kind]["said"])
 
 
 @pytest.mark.parametrize(

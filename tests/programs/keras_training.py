@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,6 +90,16 @@ def train_until(library: str, folder: str, last_step: int | None) -> dict[str, A
     except _InterruptionError:
         return {"steps": interrupt.steps}
     return {"steps": interrupt.steps, **_described(model, history)}
+
+
+def go_on_in(library: str, folder: str, names: list[str]) -> dict[str, Any]:
+    """Trains to the end in folders of these names, one after the other; returns also the output."""
+    found = {}
+    for name in names:
+        with redirect_stderr(io.StringIO()) as said:
+            found[name] = train_until(library, str(Path(folder, name)), None)
+        found[name]["said"] = said.getvalue().splitlines()
+    return found
 
 
 def save_states(library: str, folder: str) -> dict[str, Any]:

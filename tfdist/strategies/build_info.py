@@ -43,12 +43,7 @@ def describe_horovod() -> dict[str, Any]:
         hvd = load_horovod()
     except HorovodNotFoundError as error:
         return {**answer, "horovod_problem": str(error)}
-    answer |= {
-        "has_mpi": bool(hvd.mpi_built()),
-        "has_gloo": bool(hvd.gloo_built()),
-        "has_nccl": bool(hvd.nccl_built()),
-    }
-    return answer | describe_libmpi()
+    return {**answer, "has_mpi": bool(hvd.mpi_built()), **describe_libmpi()}
 
 
 def describe_libmpi() -> dict[str, str]:

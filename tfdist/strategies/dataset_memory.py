@@ -25,7 +25,7 @@ def with_own_memory(dataset: Any, source: Any = None) -> Any:
     """
     if not yields_arrays_of_python(dataset if source is None else source):
         return dataset
-    return mapped(dataset, _copied)
+    return mapped(dataset, copied)
 
 
 def mapped(dataset: Any, function: Callable[[Any], Any]) -> Any:
@@ -39,6 +39,7 @@ def mapped(dataset: Any, function: Callable[[Any], Any]) -> Any:
     return dataset.map(of_element)
 
 
-def _copied(tensor: Any) -> Any:
+def copied(tensor: Any) -> Any:
+    """Returns a tensor with memory of its own; a text, and a value of another kind, as it is."""
     is_dense = isinstance(tensor, tf.Tensor) and tensor.dtype.is_numpy_compatible
     return tf.raw_ops.DeepCopy(x=tensor) if is_dense and tensor.dtype != tf.string else tensor

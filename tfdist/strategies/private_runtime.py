@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,13 +111,23 @@ def yields_arrays_of_python(dataset: Any) -> bool:
         return False
     for function in dataset._functions():
         if hasattr(function.function, "graph"):
-            graph = function.function.graph.as_graph_def()
-            nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
-        else:  # One of `map_with_legacy_function`.
-            nodes = function.function.definition.node_def
-        if any(node.op in _PYTHON_OPS for node in nodes):
+            if graph_calls_python(function.function.graph):
+                return True
+        elif _call_python(function.function.definition.node_def):  # Of `map_with_legacy_function`.
             return True
     return any(yields_arrays_of_python(source) for source in dataset._inputs())
+
+
+def graph_calls_python(graph: tf.Graph) -> bool:
+    """Returns whether an op of a graph, or of its functions, calls Python."""
+    proto = graph.as_graph_def()
+    return _call_python(proto.node) or any(
+        _call_python(function.node_def) for function in proto.library.function
+    )
+
+
+def _call_python(nodes: Iterable[Any]) -> bool:
+    return any(node.op in _PYTHON_OPS for node in nodes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -223,13 +223,14 @@ def test_an_evaluator_takes_a_stand_in_for_the_estimator_and_its_paths(
     training = of_library("training")
     estimator = mock.Mock(spec=tfe.Estimator, model_dir=bytes(tmp_path))
     estimator.evaluate.side_effect = [{"global_step": 1}, {"global_step": 2}]
-    estimator.latest_checkpoint.side_effect = [None, "one", "one", "two"]
+    # A further look would raise StopIteration.
+    estimator.latest_checkpoint.side_effect = [None, "", "one", "one", b"two"]
     exporter = mock.Mock(spec=tfe.Exporter)
     exporter.name = "all"
 
     class Keep(training._ContinuousEvalListener):  # type: ignore[name-defined,misc]
         def after_eval(self, eval_result: Any) -> bool:
-            found.append((eval_result.status, eval_result.checkpoint_path))
+            found.append(eval_result)
             return True
 
     found: list[Any] = []
@@ -238,13 +239,18 @@ def test_an_evaluator_takes_a_stand_in_for_the_estimator_and_its_paths(
     training._TrainingExecutor(
         estimator, train_spec, spec, continuous_eval_listener=Keep()
     ).run_evaluator()
-    status = training._EvalStatus
-    assert found == [
-        (status.MISSING_CHECKPOINT, None),
-        (status.EVALUATED, "one"),
-        (status.NO_NEW_CHECKPOINT, None),
-        (status.EVALUATED, "two"),
+    result, status = training._EvalResult, training._EvalStatus
+    expected = [
+        result(status.MISSING_CHECKPOINT),
+        result(status.MISSING_CHECKPOINT),
+        result(status.EVALUATED, {"global_step": 1}, "one"),
+        result(status.NO_NEW_CHECKPOINT),
+        result(status.EVALUATED, metrics={"global_step": 2}, checkpoint_path=b"two"),
     ]
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(one, result)
+        assert (one.status, one.metrics) == (other.status, other.metrics)
+        assert one.checkpoint_path == other.checkpoint_path
     assert exporter.export.call_args.kwargs["export_path"] == f"{tmp_path}/export/all"
     with pytest.raises(TypeError, match="`eval_spec` must have type"):
         training._TrainingExecutor(estimator, train_spec, None).run_local()

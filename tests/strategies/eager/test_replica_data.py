@@ -58,6 +58,8 @@ def test_of_a_value_outside_of_a_function_nothing_is_known() -> None:
         (lambda x: 0.1 * tf.reduce_sum(tf.reduce_mean(x, axis=1)), True, False),
         (lambda x: 2.0 * tf.reduce_mean(tf.reduce_sum(x, axis=1)), False, True),
         (lambda x: tf.reduce_mean(x) + tf.reduce_sum(tf.square(WEIGHT)), False, True),
+        (lambda x: tf.reduce_mean(x[:, 0], axis=-1), False, True),
+        (lambda x: tf.reduce_mean(x, axis=-1)[0], False, False),
         (lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[0], tf.float32), False, False),
         (lambda x: tf.reduce_sum(x) + tf.reduce_mean(x), False, False),
         (lambda x: tf.reduce_sum(tf.square(WEIGHT)), False, False),

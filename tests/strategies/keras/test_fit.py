@@ -282,6 +282,44 @@ def test_metrics_count_all_rows_however_they_compute_their_results() -> None:
         np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(
+    ("is_mean", "run_eagerly", "is_said"),
+    [(False, False, False), (True, False, True), (False, True, False)],
+)
+def test_a_line_names_a_number_of_batches_only_if_the_result_of_the_metric_reads_it(
+    library: str,
+    is_mean: bool,
+    run_eagerly: bool,
+    is_said: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keras = importlib.import_module(library)
+
+    class Batches(keras.metrics.Metric):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="batches")
+            self.total = self.add_weight(name="total", initializer="zeros")
+            self.number = self.add_weight(name="number", initializer="zeros")
+
+        def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            self.total.assign_add(tf.reduce_sum(y))
+            self.number.assign_add(1.0)
+
+        def result(self) -> Any:
+            return self.total / self.number if is_mean else self.total * 1.0
+
+    rows = tf.data.Dataset.from_tensor_slices((X[:8], Y[:8])).batch(4)
+    with LocalStrategy(2).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Batches()], run_eagerly=run_eagerly)
+    with caplog.at_level("WARNING", "tensorflow"):
+        model.fit(rows, verbose=0)
+        model.evaluate(rows, verbose=0)
+    assert ("a number of batches" in caplog.text) == is_said
+    assert "total" not in caplog.text
+
+
 def _evaluated(
     library: str, strategy: Any, *, reads: bool = False, test_step: Any = None
 ) -> tuple[dict[str, float], Seen, list[bool]]:

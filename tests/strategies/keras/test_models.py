@@ -261,3 +261,29 @@ def test_the_line_about_a_loss_comes_once_and_only_where_it_is_no_mean(
         for _ in range(2):
             model.fit(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4), verbose=0)
     assert caplog.text.count("The loss dice gives one number for the rows of a replica") == 1
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize("is_mean", [True, False])
+def test_a_loss_of_shape_1_is_one_number_for_the_rows_of_a_replica_of_which_it_may_have_none(
+    library: Any, is_mean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def loss(y: Any, p: Any) -> Any:
+        off = tf.square(y - p)
+        number = tf.cast(tf.shape(off)[0], tf.float32)
+        mean = tf.reduce_mean(off) if is_mean else tf.reduce_sum(off) / number
+        return tf.reshape(mean, (1,))
+
+    def trained(num_replicas: int) -> Any:
+        library.utils.set_random_seed(1)
+        with LocalStrategy(num_replicas).scope():
+            model = library.Sequential([library.Input([2]), library.layers.Dense(1)])
+            model.compile("sgd", loss)
+        x = np.linspace(0, 1, 10, dtype=np.float32).reshape(5, 2)
+        model.fit(tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(4), verbose=0)
+        return model.get_weights()
+
+    with caplog.at_level("WARNING"):
+        for one, other in zip(trained(1), trained(2), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+    assert ("The loss loss gives one number" in caplog.text) == (not is_mean)

@@ -8,7 +8,11 @@ from typing import Any
 import tensorflow.compat.v1 as v1
 
 from tfdist.estimator.spec import checked_hooks
-from tfdist.estimator.train.evaluator import EvaluationListener, EvaluationStatus
+from tfdist.estimator.train.evaluator import (
+    EvaluationListener,
+    EvaluationResult,
+    EvaluationStatus,
+)
 from tfdist.estimator.train.train_and_evaluate import (
     Results,
     check_types,
@@ -20,7 +24,8 @@ from tfdist.estimator.train.train_and_evaluate import train_and_evaluate as trai
 from tfdist.estimator.train.train_spec import EvalSpec as EvalSpec
 from tfdist.estimator.train.train_spec import TrainSpec as TrainSpec
 
-_ContinuousEvalListener, _EvalStatus = EvaluationListener, EvaluationStatus
+_ContinuousEvalListener = EvaluationListener
+_EvalResult, _EvalStatus = EvaluationResult, EvaluationStatus
 
 
 class _TrainingExecutor:

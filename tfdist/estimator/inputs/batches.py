@@ -16,7 +16,8 @@ from tfdist.estimator.config.arguments import InputFn, argument_names, call_with
 from tfdist.estimator.inputs.position import InputPosition, batches_before, batching_of
 from tfdist.estimator.inputs.queued_input import QueuedInput, leaves, placeholders_of
 from tfdist.estimator.inputs.read_again import ReadAgain, taken_in_calls, taken_in_loop
-from tfdist.strategies.dataset_memory import with_own_memory
+from tfdist.strategies.dataset_memory import copied, with_own_memory
+from tfdist.strategies.private_runtime import graph_calls_python
 
 # features, labels, has_more (see `Input`)
 Batch = tuple[Any, Any, "tf.Tensor | None"]
@@ -100,7 +101,11 @@ def make_input(
         )
     features, labels = split(result)
     has_queues = bool(v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS))
-    is_endless = not (has_queues or _is_read_from_a_dataset(features))
+    is_read = _is_read_from_a_dataset(features)
+    is_endless = not (has_queues or is_read)
+    if is_read and graph_calls_python(v1.get_default_graph()):
+        with tf.device("/device:CPU:0"):  # As in `with_own_memory`, of an iterator of the program.
+            features, labels = tf.nest.map_structure(copied, (features, labels))
     if many_per_call or look_ahead is not None:
         return _from_tensors((features, labels), is_endless, look_ahead, read_again)
     hooks: list[v1.train.SessionRunHook] = []

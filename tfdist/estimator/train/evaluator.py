@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -35,20 +35,25 @@ class EvaluationStatus:
     NO_NEW_CHECKPOINT = "no new checkpoint"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EvaluationResult:
     """The results of `Estimator.evaluate` and of the exporters, in order, for a checkpoint.
 
+    tf.estimator's class has the first three attributes, which may be given by their places.
+
     Attributes:
       status: One of `EvaluationStatus`; without a new checkpoint there is nothing else.
+      metrics: The results of `Estimator.evaluate`.
+      checkpoint_path: The checkpoint.
+      exports: The results of the exporters.
       is_final: Whether the checkpoint's step has reached max_steps.
     """
 
     status: str
     metrics: dict[str, Any] | None = None
-    exports: list[Any] | None = None
-    is_final: bool = False
     checkpoint_path: str | None = None
+    exports: list[Any] | None = field(default=None, kw_only=True)
+    is_final: bool = field(default=False, kw_only=True)
 
     @property
     def is_new(self) -> bool:

@@ -151,7 +151,6 @@ CHECKS = (
     Check("network", lambda _: network.check_network()),
     Check("environment variables", lambda _: network.judge_variables(os.environ)),
     Check("write access", lambda facts: facts.folders),
-    Check("not needed", lambda _: packages.check_optional()),
     Check("self-test", _check_workers, starts_workers=True),
 )
 

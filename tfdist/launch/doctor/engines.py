@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfdist.launch.doctor.children import Children, Ended, telling_lines
 from tfdist.launch.doctor.packages import TensorFlowFacts
@@ -27,12 +25,10 @@ _BUILD = "Run: tfdist horovod install"
 
 @dataclass(frozen=True, kw_only=True)
 class OpenMpi:
-    """The mpirun that tfdist takes, the one on PATH, and a trial of the former."""
+    """The mpirun that tfdist takes, and a trial of it."""
 
     mpirun: str | None
     version_line: str = ""  # The first line of `mpirun --version`.
-    on_path: str | None = None
-    version_line_on_path: str = ""
     opal_prefix: str | None = None  # The user's OPAL_PREFIX.
     trial_problem: str = ""  # Why mpirun could not start two processes.
     trial_seconds: float = 0.0
@@ -76,14 +72,11 @@ def judge_horovod(
         yield good("it is built with MPI")
     else:
         yield broken("it is built without MPI, which joins the workers", _BUILD)
-    for name, is_there in (("gloo", facts.has_gloo), ("NCCL", facts.has_nccl)):
-        text = f"it is built without {name}, which tfdist does not use"
-        yield good(f"it is built with {name}") if is_there else absent(text)
 
 
 def look_at_open_mpi(children: Children) -> OpenMpi:
     """Asks mpirun for its version, and starts `true` twice with it."""
-    mpirun, on_path = find_mpirun(), shutil.which("mpirun")
+    mpirun = find_mpirun()
     if mpirun is None:
         return OpenMpi(mpirun=None)
     version_line = _version_line(children, mpirun)
@@ -91,12 +84,9 @@ def look_at_open_mpi(children: Children) -> OpenMpi:
     if open_mpi_version(version_line) is not None:
         ended = _run(children, *mpirun_command(mpirun, 2, ["true"]))
         problem, seconds = trial_problem(ended), ended.seconds
-    is_other = on_path is not None and not _is_same(on_path, mpirun)
     return OpenMpi(
         mpirun=mpirun,
         version_line=version_line,
-        on_path=on_path,
-        version_line_on_path=_version_line(children, on_path) if on_path and is_other else "",
         opal_prefix=os.environ.get("OPAL_PREFIX"),
         trial_problem=problem,
         trial_seconds=seconds,
@@ -114,14 +104,6 @@ def judge_open_mpi(mpi: OpenMpi, facts: TensorFlowFacts, *, is_needed: bool) -> 
         yield missing(f'{mpi.mpirun} is not Open MPI\'s: it says "{mpi.version_line}"', install)
         return
     yield good(f"mpirun {version}: {mpi.mpirun}")
-    if mpi.on_path is None or not _is_same(mpi.on_path, mpi.mpirun):
-        yield _judge_path(mpi, mpi.mpirun)
-    prefix = Path(mpi.mpirun).resolve().parent.parent
-    if mpi.opal_prefix is not None and Path(mpi.opal_prefix).resolve() == prefix:
-        yield good(f"OPAL_PREFIX is this mpirun's: {mpi.opal_prefix}")
-    elif mpi.opal_prefix is not None:
-        text = f"OPAL_PREFIX is {mpi.opal_prefix}, but this mpirun is in {prefix}"
-        yield missing(text, "tfdist sets it where it is needed. Run: unset OPAL_PREFIX")
     if mpi.trial_problem:
         command = shlex.join(mpirun_command(mpi.mpirun, 2, ["true"]))
         fix = f"To see all that it says run: {command}"
@@ -144,24 +126,12 @@ def trial_problem(ended: Ended) -> str:
     return f"exit code {ended.exit_code}: {reason[:200]}"
 
 
-def _judge_path(mpi: OpenMpi, mpirun: str) -> Finding:
-    fix = f'To start runs with it by hand run: export PATH="{Path(mpirun).parent}:$PATH"'
-    if mpi.on_path is None:
-        return absent("it is not on PATH; tfdist run finds it all the same", fix)
-    version = open_mpi_version(mpi.version_line_on_path) or "not Open MPI's"
-    return absent(f"the first mpirun on PATH is another ({version}): {mpi.on_path}", fix)
-
-
 def _judge_library(mpirun_version: str, facts: TensorFlowFacts) -> Finding:
     version = open_mpi_version(facts.mpi or "")
     if version is not None and version.split(".")[:2] == mpirun_version.split(".")[:2]:
         return good(f"Horovod loads the same Open MPI {version}: {facts.libmpi}")
     loads = f"Horovod loads {facts.mpi} ({facts.libmpi})"
     return broken(f"{loads}, but mpirun is Open MPI {mpirun_version}", _BUILD)
-
-
-def _is_same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _version_line(children: Children, mpirun: str) -> str:

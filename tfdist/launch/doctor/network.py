@@ -17,27 +17,13 @@ from tfdist.launch.doctor.report import Finding, absent, broken, good
 from tfdist.launch.machine.ports import ADD_LOOPBACK, ReservedPorts
 
 _LIMIT_S = 3.0
-# gRPC takes the first of these that is set.
-_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 # All others are set by tfdist itself.
 _FOR_USERS = (START_TIMEOUT, *FOR_USERS, "TFDIST_CACHE_DIR")
-_FOR_SCRIPTS = ("TFDIST_BUILD_HOROVOD", "TFDIST_OLD_TENSORFLOW")
 
 
-def check_network(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def check_network() -> Iterator[Finding]:
     """Yields whether workers can reach each other."""
     yield judge_ports(port_problem())
-    if port_problem(socket.AF_INET6, "::1"):
-        yield absent("no IPv6 on this machine")
-    else:
-        yield good("IPv6 works on this machine (::1)")
-    # The variable's name alone: its value may contain a password.
-    proxy = next((name for name in _PROXIES if environ.get(name)), None)
-    if proxy and environ.get("no_grpc_proxy"):
-        yield good(f"{proxy} is set: no_grpc_proxy is set, and tfdist adds the workers' hosts")
-    elif proxy:
-        how = "tfdist sets no_grpc_proxy, so that workers reach each other directly"
-        yield good(f"{proxy} is set: {how}")
     name = socket.gethostname()
     # The system's look-up has no limit of its own.
     yield judge_name(name, answer_within(_LIMIT_S, lambda: _addresses(name), ()))
@@ -132,10 +118,6 @@ def _judge_instance(environ: Mapping[str, str]) -> Iterator[Finding]:
         read_start_timeout(environ)
     except ClusterError as error:
         yield _invalid(error, f"Run: unset {START_TIMEOUT}")
-    # Names alone: a value may be a secret.
-    names = [name for name in (*_FOR_USERS, *_FOR_SCRIPTS) if name in environ]
-    if names:
-        yield good(f"set: {', '.join(names)}")
     for name in environ:
         near = difflib.get_close_matches(name, _FOR_USERS, n=1, cutoff=0.8)
         if name.startswith("TFDIST") and near and name != near[0]:

@@ -1,11 +1,10 @@
-"""Installed packages: versions of Python, TensorFlow and Keras, and what is optional."""
+"""Installed packages: versions of Python, TensorFlow and Keras."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -32,12 +31,6 @@ _FIRST_PYTHON, _LAST_PYTHON = (3, 10), (3, 13)
 # It allows protobuf 7, and gives its text format an argument that protobuf 7 does not have.
 _WITHOUT_PROTOBUF_7 = ((2, 20),)
 _OFTEN_WRONG = ("protobuf", "numpy", "grpcio")
-_OPTIONAL_COMMANDS = {
-    "Slurm": ("sbatch", "srun", "scontrol"),
-    "Kubernetes": ("kubectl",),
-    "runs on other hosts": ("ssh",),
-}
-_DEVELOPERS_EXTRAS = ("test",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +44,6 @@ class TensorFlowFacts:
     horovod: str | None = None  # None if it is not installed.
     horovod_problem: str = ""  # Why Horovod cannot be loaded.
     has_mpi: bool = False  # Whether Horovod was built with MPI.
-    has_gloo: bool = False
-    has_nccl: bool = False
     libmpi: str | None = None  # The MPI library that Horovod loads.
     mpi: str | None = None  # That library's own name and version.
 
@@ -119,39 +110,6 @@ def judge_versions(
         yield good(f"the {len(wanted)} packages that TensorFlow asks for fit: {shown}...")
 
 
-def check_optional() -> Iterator[Finding]:
-    """Yields which optional commands and extras are installed."""
-    names = [name for commands in _OPTIONAL_COMMANDS.values() for name in commands]
-    wanted = [one for one in _requirements("tfdist") if not _applies(one)]
-    missing = [one for one in wanted if installed_version(one.name) is None]
-    extras = metadata.metadata("tfdist").get_all("Provides-Extra") if wanted else None
-    return judge_optional(
-        {name: shutil.which(name) for name in names},
-        {
-            extra: [one.name for one in missing if _applies(one, extra)]
-            for extra in extras or ()
-            if extra not in _DEVELOPERS_EXTRAS
-        },
-    )
-
-
-def judge_optional(
-    commands: Mapping[str, str | None], extras: Mapping[str, Sequence[str]]
-) -> Iterator[Finding]:
-    """Like `check_optional`, for each command's path and each extra's missing packages."""
-    for what, names in _OPTIONAL_COMMANDS.items():
-        if missing := [name for name in names if commands[name] is None]:
-            yield absent(f"{what}: no {', '.join(missing)} on PATH")
-        else:
-            yield good(f"{what}: {', '.join(str(commands[name]) for name in names)}")
-    for extra, packages in extras.items():
-        if packages:
-            text = f"the extra {extra}: not installed ({', '.join(packages)})"
-            yield absent(text, pip_install(f"tfdist[{extra}]"))
-        else:
-            yield good(f"the extra {extra}: installed")
-
-
 def _judge_tensorflow(installed: str | None, facts: TensorFlowFacts) -> Finding:
     imported = facts.tensorflow
     if imported is None and installed is None:
@@ -215,8 +173,8 @@ def _requirements(package: str) -> list[Requirement]:
         return []  # Not installed; tfdist may run from its source folder.
 
 
-def _applies(requirement: Requirement, extra: str = "") -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+def _applies(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
 
 
 def _is_met(requirement: Requirement, version: str | None) -> bool:

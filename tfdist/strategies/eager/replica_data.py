@@ -64,8 +64,9 @@ def _is_reduced(kind: str, value: Any) -> bool:
         op = varying[0].op
     if op.type != kind:
         return False
-    axes = tf.get_static_value(op.inputs[1])
-    return axes is not None and (axes.size == 0 or 0 in axes.ravel())
+    axes, rank = tf.get_static_value(op.inputs[1]), op.inputs[0].shape.rank
+    first = (0,) if rank is None else (0, -rank)
+    return axes is not None and (axes.size == 0 or any(axis in first for axis in axes.ravel()))
 
 
 def adds_to(variable: Any, value: Any) -> bool:

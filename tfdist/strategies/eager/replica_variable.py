@@ -333,6 +333,7 @@ def combine(variables: Sequence[ReplicaVariable]) -> list[tf.Tensor]:
     """Returns each variable's combination over all replicas, on the host; a collective."""
     made = NOW.reads.combined
     if made is not None and all(id(v) in made for v in variables):
+        NOW.reads.used.update(map(id, variables))
         return [made[id(v)] for v in variables]
     if not tf.executing_eagerly():
         return _combine(variables, [], variables[0].reducer)[0]

@@ -193,10 +193,12 @@ class Reads:
     Attributes:
       are_own: Whether reads give this worker's first replica's values, without a message.
       combined: Combinations over all replicas that are made already, by the variable's id.
+      used: The ids of the variables whose combination was read.
     """
 
     are_own: bool = False
     combined: Mapping[int, tf.Tensor] | None = None
+    used: set[int] = field(default_factory=set)
 
 
 @dataclass

@@ -56,4 +56,6 @@ class GraphDialect:
         return make_distributed_dataset(with_own_memory(dataset), plan)
 
     def distribute_from_function(self, dataset_fn: Any, plan: InputPlan) -> Any:
-        return make_distributed_dataset_from_function(dataset_fn, plan)
+        return make_distributed_dataset_from_function(
+            lambda context: with_own_memory(dataset_fn(context)), plan
+        )

@@ -45,6 +45,7 @@ from tfdist.strategies.eager.step import (
     counted,
     loss_step,
     own_losses,
+    own_rows,
     own_share,
     sum_over_replicas,
 )
@@ -198,8 +199,21 @@ def _has_rank(values: Any) -> bool:
     return tf.convert_to_tensor(values).shape.rank != 0
 
 
+def _is_one_number(values: tf.Tensor) -> bool:
+    """Returns whether a loss is one number for a replica's rows: of shape [], or [1] for any rows.
+
+    Models of transformers return the second.
+    """
+    if values.shape.rank == 0:
+        return True
+    rows = own_rows()
+    is_of_any = rows is not None and tf.get_static_value(rows) is None
+    return is_of_any and values.shape.is_fully_defined() and values.shape.num_elements() == 1
+
+
 def _of_one_number(value: tf.Tensor) -> tf.Tensor:
     """Returns the contribution of a loss function that returns one number for a replica's rows."""
+    value = tf.reshape(value, [])
     if not is_mean_of_rows(value):
         _note_loss("gives one number for the rows of a replica")
     return counted(value)
@@ -293,7 +307,7 @@ def _adapt_keras_3(library: ModuleType, module: Any) -> None:
         own_losses().has_scaled = True
         if reduction not in _MEANS:
             return reduce(values, sample_weight, reduction)
-        if values.shape.rank == 0:
+        if _is_one_number(values):
             return _of_one_number(values)
         if reduction == "mean_with_sample_weight" and sample_weight is not None:
             weights = tf.reduce_sum(tf.cast(sample_weight, tf.float32))
@@ -403,7 +417,7 @@ def _adapt_tf_keras(library: ModuleType, module: Any) -> None:
         own_losses().has_scaled = True
         if reduction not in _MEANS:
             return reduce(weighted_losses, reduction)
-        if weighted_losses.shape.rank == 0:
+        if _is_one_number(weighted_losses):
             return _of_one_number(weighted_losses) * step.num_replicas
         number = _number_of_all(weighted_losses, step)
         return _contribution(weighted_losses, number / step.num_replicas)

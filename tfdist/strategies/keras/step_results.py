@@ -205,7 +205,6 @@ class CombinedLogs(OwnResults):
             else:
                 self.receive(sums)
 
-        self._note_assignments()
         leaves = [list(local(leaf)) for leaf in tf.nest.flatten(logs)]
         found = self._found_results(leaves)
         others = [leaf for leaf, result in zip(leaves, found, strict=True) if result is None]
@@ -226,7 +225,9 @@ class CombinedLogs(OwnResults):
             variables = [tf_variable(v) for metric in metrics.values() for v in metric.variables]
             with reads_combined(variables, more, reducer) as sums:
                 note(sums)
-                return packed(self._combined(others))
+                logs_of_all = packed(self._combined(others))
+                self._note_assignments({id(metric) for metric, _ in filter(None, found)})
+                return logs_of_all
 
         def left_out() -> Any:
             with reads_own():
@@ -257,18 +258,33 @@ class CombinedLogs(OwnResults):
             self._noted.append((metric, vars(metric).get("result")))
             vars(metric)["result"] = self._noting(metric, metric.result)  # Past Keras' tracking.
 
-    def _note_assignments(self) -> None:
-        """Notes the program's own metrics whose variables are no sums over the rows."""
+    def _note_assignments(self, with_result: set[int]) -> None:
+        """Notes the program's own metrics whose results are made of more than sums over the rows.
+
+        It is called after the results of all replicas are made, which have read what they need.
+
+        Args:
+          with_result: The ids of the metrics whose results are known.
+        """
         step = NOW.step
         assert step is not None
-        # Keras 3 has one metric of all compiled ones.
-        metrics = [m for one in self._model.metrics for m in (one, *getattr(one, "metrics", ()))]
-        own = [m for m in metrics if not is_of_keras(type(m).update_state)]
-        names = {id(tf_variable(v)): m.name for m in own for v in m.variables}
+        names: dict[int, str] = {}
+        for one in self._model.metrics:
+            # Keras 3 has one metric of all compiled ones.
+            for metric in (one, *getattr(one, "metrics", ())):
+                if is_of_keras(type(metric).update_state):
+                    continue
+                variables = map(tf_variable, metric.variables)
+                is_known = not with_result.isdisjoint((id(one), id(metric)))
+                names.update(
+                    (id(variable), metric.name)
+                    for variable in variables
+                    if not is_known or id(variable) in NOW.reads.used
+                )
         for assignment in step.assignments:
             name, value = names.get(id(assignment.variable)), assignment.value
             # A number of rows is a constant where it is known before.
-            is_equal = depends_on_replica(value) is not True and step.rows is not None
+            is_equal = _is_equal_on_replicas(value) and step.rows is not None
             is_sum = assignment.is_added or adds_to(assignment.variable, value)
             if name is not None and (is_equal or not is_sum):
                 step.notes[_ADDED_UP.format(name, assignment.variable.name)] = None
@@ -334,6 +350,13 @@ class CombinedLogs(OwnResults):
         collectives = self._strategy.extended.collectives
         is_nan = tf.zeros([]) if loss is None else tf.cast(tf.math.is_nan(loss), tf.float32)
         return is_nan * tf.one_hot(collectives.worker_index, collectives.num_workers)
+
+
+def _is_equal_on_replicas(value: Any) -> bool:
+    """Returns whether a value is known to be the same on all replicas; of tensors, in functions."""
+    if tf.is_tensor(value) and tf.executing_eagerly():
+        return False
+    return depends_on_replica(value) is not True
 
 
 def _part(result: Any, key: Any) -> Any:
