@@ -1,5 +1,6 @@
-"""The features of tf.estimator's guides, each used twice in one process."""
+"""The features of tf.estimator's guides, each used once or twice in one process."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from tfdist.strategies import strategy_for_run
 Found = dict[str, Any]
 _GLOBAL_BATCH, _STEPS = 16, 4
 _COLUMN = tf.feature_column
+_TEXTS = ("word", "town", "street")
 _EMBEDDING = "dnn/input_from_feature_columns/input_layer/word_embedding/embedding_weights"
 
 
-def run_twice(folder: str) -> list[Found] | None:
-    """Returns the numbers of both rounds on the chief; None on other workers.
+def run_rounds(folder: str, *, is_twice: bool) -> list[Found] | None:
+    """Returns the numbers of each round on the chief; None on other workers.
 
-    The second round begins with a canned model that starts from that of the first one, with another
-    vocabulary, before all is done again.
+    Before the second round a canned model starts from the first round's, with another vocabulary.
     """
     strategy = strategy_for_run()
     own = Path(folder) / f"words-{strategy.extended.collectives.worker_index}"
@@ -45,35 +46,79 @@ def run_twice(folder: str) -> list[Found] | None:
     )
     in_memory = tfe.experimental.InMemoryEvaluatorHook(warm, _input_fn, steps=1, every_n_iter=2)
     warm.train(_input_fn, hooks=[in_memory], max_steps=1)
-    second = _run(config, "second", own)
+    rounds = [first, _run(config, "second", own)] if is_twice else [first]
     if not strategy.extended.should_checkpoint:
         return None
-    return [{**first, **_weights(warm)}, second]
+    first.update({f"warm {name}": one for name, one in _weights(warm).items()})
+    return rounds
 
 
 def _run(config: Any, folder: str, words: Path) -> Found:
-    """Trains a canned model, and one with heads and a table; returns weights and metrics."""
+    """Trains each kind of model; returns weights, metrics, predictions, and what exports serve."""
     canned = _canned(config(f"{folder}-canned"), words / "old.txt", 3)
-    stop = tfe.experimental.stop_if_no_decrease_hook(canned, "loss", 1000)
-    metrics, exported = tfe.train_and_evaluate(
-        canned,
-        tfe.TrainSpec(_input_fn, max_steps=_STEPS, hooks=[stop]),
-        tfe.EvalSpec(
-            _input_fn, steps=2, exporters=[tfe.FinalExporter("final", _receiver)], throttle_secs=0
-        ),
+    found = _evaluated(canned)
+    own = _with_table(config(f"{folder}-own"), words)
+    calls = itertools.count(1)
+    # All workers stop after the next step, since the request reaches them with it.
+    last = _STEPS - 1 if canned.config.num_worker_replicas > 1 else _STEPS
+    stop = tfe.experimental.make_early_stopping_hook(
+        own, lambda: next(calls) >= last, run_every_secs=None, run_every_steps=1
     )
-    own = _with_table(config(f"{folder}-own"), words).train(_input_fn, max_steps=_STEPS)
-    found = {f"metric {name}": value for name, value in metrics.items()}
+    own.train(_input_fn, hooks=[stop], max_steps=2 * _STEPS)
+    converted = tfe.model_to_estimator(_keras_model(), config=config(f"{folder}-keras"))
+    converted.train(_input_of_ages, max_steps=_STEPS)
     if not canned.config.is_chief:
         return found
-    found["exported"] = len([path for path in exported if path])
-    for estimator, kind in ((canned, "canned"), (own, "own")):
+    [first, *_] = canned.predict(_input_fn)
+    found["predicted"] = first["probabilities"]
+    for estimator, kind in ((canned, "canned"), (own, "own"), (converted, "keras")):
         found.update({f"{kind} {name}": one for name, one in _weights(estimator).items()})
+    metrics = own.evaluate(_input_fn, steps=2, name="own")
+    return found | {f"own metric {name}": value for name, value in metrics.items()}
+
+
+def _evaluated(canned: tfe.Estimator) -> Found:
+    """Trains and evaluates a model, with each exporter; returns metrics, and what is served."""
+    with_more = tfe.add_metrics(canned, _more_metrics)
+    stop = tfe.experimental.stop_if_no_decrease_hook(with_more, "loss", 1000)
+    exporters = [
+        tfe.FinalExporter("final", _receiver),
+        tfe.LatestExporter("latest", _receiver),
+        tfe.BestExporter("best", _receiver),
+    ]
+    metrics, exported = tfe.train_and_evaluate(
+        with_more,
+        tfe.TrainSpec(_input_fn, max_steps=_STEPS, hooks=[stop]),
+        tfe.EvalSpec(_input_fn, steps=2, exporters=exporters, throttle_secs=0),
+    )
+    found = {f"metric {name}": value for name, value in metrics.items()}
+    if canned.config.is_chief:
+        found["exported"] = len([path for path in exported if path])
+        found["served"] = _served(tf.compat.as_str_any(exported[0]))
     return found
 
 
+def _more_metrics(labels: Any, predictions: Any) -> Found:
+    return {"right": v1.metrics.accuracy(labels, predictions["class_ids"])}
+
+
+def _served(folder: str) -> Any:
+    """Returns the probabilities of an example that an exported model gives."""
+    values = {
+        "age": tf.train.Feature(float_list=tf.train.FloatList(value=[0.4])),
+        "weight": tf.train.Feature(float_list=tf.train.FloatList(value=[2.0])),
+        "id": tf.train.Feature(int64_list=tf.train.Int64List(value=[3])),
+        **dict.fromkeys(_TEXTS, tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"a"]))),
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()
+    model = tf.saved_model.load(folder)
+    return model.signatures["predict"](tf.constant([example]))["probabilities"].numpy()
+
+
 def _weights(estimator: tfe.Estimator) -> Found:
-    return {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
+    """Returns the numbers of a checkpoint; that of a Keras model has a text beside them."""
+    values = {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
+    return {name: value for name, value in values.items() if not isinstance(value, bytes)}
 
 
 def _write_words(folder: Path, name: str, words: str) -> None:
@@ -91,8 +136,19 @@ def _input_fn(mode: str, input_context: Any = None) -> tf.data.Dataset:
         "town": words[number % 3],
         "street": words[number % 2],
         "id": number % 7,
+        "weight": random.rand(len(number), 1).astype(np.float32),
     }
-    dataset = tf.data.Dataset.from_tensor_slices((features, number[:, None] % 2))
+    return _shared(features, number[:, None] % 2, input_context)
+
+
+def _input_of_ages(input_context: Any = None) -> tf.data.Dataset:
+    ages = np.random.RandomState(0).rand(4 * _GLOBAL_BATCH, 1).astype(np.float32)
+    return _shared(ages, 2.0 * ages, input_context)
+
+
+def _shared(features: Any, labels: Any, input_context: Any) -> tf.data.Dataset:
+    """Returns this worker's batches; all rows, once, without a worker."""
+    dataset = tf.data.Dataset.from_tensor_slices((features, labels))
     if input_context is None:
         return dataset.batch(_GLOBAL_BATCH)
     workers = input_context.num_input_pipelines
@@ -111,11 +167,12 @@ def _columns(vocabulary: Path, size: int) -> tuple[list[Any], list[Any]]:
     number = _COLUMN.categorical_column_with_identity("id", 7)
     hashed = _COLUMN.categorical_column_with_hash_bucket("street", 5)
     listed = _COLUMN.categorical_column_with_vocabulary_list("town", ["a", "c"], num_oov_buckets=1)
-    wide = [ages, number, _COLUMN.crossed_column([ages, "word"], 8)]
+    weighted = _COLUMN.weighted_categorical_column(number, "weight")
+    wide = [ages, number, weighted, _COLUMN.crossed_column([ages, "word"], 8)]
     deep = [
         age,
         _COLUMN.embedding_column(word, 3),
-        *map(_COLUMN.indicator_column, (hashed, listed)),
+        *map(_COLUMN.indicator_column, (hashed, listed, weighted)),
     ]
     return wide, deep
 
@@ -134,8 +191,16 @@ def _canned(
 
 
 def _with_table(config: tfe.RunConfig, words: Path) -> tfe.Estimator:
-    """Returns a model with two heads, a table of words, and averages of its weights."""
-    head = tfe.MultiHead([tfe.BinaryClassHead(name="class"), tfe.RegressionHead(name="number")])
+    """Returns a model with each head, a table of words, and averages of its weights."""
+    heads = (
+        tfe.BinaryClassHead(name="class"),
+        tfe.RegressionHead(name="number"),
+        tfe.LogisticRegressionHead(name="share"),
+        tfe.PoissonRegressionHead(name="count"),
+        tfe.MultiClassHead(3, name="kind"),
+        tfe.MultiLabelHead(3, name="marks"),
+    )
+    head = tfe.MultiHead(heads)
 
     def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
         whole, line = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
@@ -145,6 +210,7 @@ def _with_table(config: tfe.RunConfig, words: Path) -> tfe.Estimator:
         ids = tf.lookup.StaticVocabularyTable(initializer, 1).lookup(features["word"])  # [batch]
         weight = v1.get_variable("weight", [4, 1], initializer=v1.ones_initializer())
         logits = tf.gather(weight, ids)  # [batch, 1]
+        wide = logits * tf.constant([[1.0, 0.5, -1.0]])  # [batch, 3]
         optimizer = v1.train.AdamOptimizer(0.1)
 
         def train_op_fn(loss: Any) -> Any:
@@ -155,12 +221,27 @@ def _with_table(config: tfe.RunConfig, words: Path) -> tfe.Estimator:
         return head.create_estimator_spec(
             features,
             mode,
-            {"class": logits, "number": logits},
-            {"class": labels, "number": tf.cast(labels, tf.float32)},
+            {one.name: wide if one.logits_dimension == 3 else logits for one in heads},
+            {
+                **dict.fromkeys(("class", "kind"), labels),
+                **dict.fromkeys(("number", "share", "count"), tf.cast(labels, tf.float32)),
+                "marks": tf.concat([labels, 1 - labels, labels], axis=1),  # [batch, 3]
+            },
             train_op_fn=train_op_fn,
         )
 
     return tfe.Estimator(model_fn, config=config)
+
+
+def _keras_model() -> Any:
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(4, "tanh", kernel_initializer="ones", input_shape=[1]),
+            tf.keras.layers.Dense(1, kernel_initializer="ones"),
+        ]
+    )
+    model.compile(tf.keras.optimizers.legacy.Adam(0.1), "mse")
+    return model
 
 
 def _receiver() -> Any:
@@ -169,7 +250,8 @@ def _receiver() -> Any:
         examples,
         {
             "age": tf.io.FixedLenFeature([1], tf.float32),
-            **dict.fromkeys(("word", "town", "street"), tf.io.FixedLenFeature([], tf.string)),
+            "weight": tf.io.FixedLenFeature([1], tf.float32),
+            **dict.fromkeys(_TEXTS, tf.io.FixedLenFeature([], tf.string)),
             "id": tf.io.FixedLenFeature([], tf.int64),
         },
     )
