@@ -5,8 +5,9 @@
 
 A round trains a network under `tfdist run --max-restarts`, kills a worker, and then one of each
 restart. The moments are random: starts, steps, saves and evaluations. The weights and slots at the
-end must have the bits of an undisturbed run. Of the round nothing may be left: no process, no file
-in TMPDIR, no draft beside the model. Prints a line a round, and the findings as JSON at the end.
+end must have the bits of an undisturbed run. Of the round nothing may be left: no process, no port
+that listens, nothing in /dev/shm, no file in TMPDIR, no draft beside the model. Prints a line a
+round, and the findings as JSON at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,8 @@ import psutil
 TRAINING = Path(__file__).with_name("chaos_keras_training.py")
 LIMIT_S = 300.0
 SETTLE_S = 15.0
+LOOK_S = 0.2
+MEMORY = "/dev/shm"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -45,6 +51,64 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=3600.0, help="no new round after this")
     return parser.parse_args()
+
+
+class Traces:
+    """Ports of a run that listen, and its files in shared memory.
+
+    A thread looks at the processes of the run, as others use this machine as well.
+    """
+
+    def __init__(self, launcher: Any) -> None:
+        self.launcher = launcher
+        self.ports: set[int] = set()
+        self.shared: set[str] = set()
+        self.run_names: set[str] = set()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def left(self) -> list[str]:
+        """Returns what is left of it now."""
+        listening = _listening(psutil.net_connections("tcp"))
+        shared = {path for path in self.shared if os.path.exists(path)}
+        shared |= {
+            os.path.join(MEMORY, name)
+            for name in os.listdir(MEMORY)
+            if any(run in name for run in self.run_names)
+        }
+        return [
+            *(f"port {port}" for port in sorted(self.ports & listening)),
+            *(f"shared memory {path}" for path in sorted(shared)),
+        ]
+
+    def end(self) -> None:
+        """Stops to look."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(LOOK_S):
+            try:
+                processes = [self.launcher, *self.launcher.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            for process in processes:
+                # It may have ended meanwhile.
+                with suppress(psutil.Error, OSError):
+                    self._note(process)
+
+    def _note(self, process: psutil.Process) -> None:
+        self.ports |= _listening(process.net_connections("tcp"))
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        self.shared |= set(re.findall(rf"{MEMORY}/\S+", maps))
+        if run_name := process.environ().get("TFDIST_RUN"):
+            self.run_names.add(run_name)
+
+
+def _listening(connections: Iterable[Any]) -> set[int]:
+    """Returns the ports of the connections that listen."""
+    return {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
 
 
 class Round:
@@ -68,6 +132,7 @@ class Round:
                 cwd=self.folder,
                 env={**os.environ, "TMPDIR": str(self.folder / "tmp")},
             )
+        traces = Traces(launcher)
         try:
             made = self._disturb(launcher, chance)
             code = str(launcher.wait(LIMIT_S))
@@ -75,6 +140,8 @@ class Round:
             made, code = self.said, f"no end: {error}"
             launcher.terminate()
             launcher.wait()
+        finally:
+            traces.end()
         seconds = time.monotonic() - began_s
         text = (self.folder / "output").read_text(errors="replace")
         return {
@@ -83,7 +150,9 @@ class Round:
             "digests": sorted(set(re.findall(r"digest (\w+)", text))),
             "seconds": round(seconds, 1),
             "until_next_step": re.findall(r"interrupted .*?: ([\d.]+) s until", text),
-            "left": _left(self.folder),
+            "ports": len(traces.ports),
+            "shared": len(traces.shared),
+            "left": _left(self.folder, traces),
         }
 
     def _command(self) -> list[str]:
@@ -150,7 +219,7 @@ class Round:
         time.sleep(chance.uniform(0.0, 0.08))
 
 
-def _left(folder: Path) -> list[str]:
+def _left(folder: Path, traces: Traces) -> list[str]:
     """Returns what is left of a round, when that has had time to end."""
     give_up_s = time.monotonic() + SETTLE_S
     while True:
@@ -165,6 +234,7 @@ def _left(folder: Path) -> list[str]:
             for path in (folder / "model").rglob(".saving*")
             if path.is_file() or any(path.iterdir())
         ]
+        left += traces.left()
         if not left or time.monotonic() > give_up_s:
             return left
         time.sleep(0.2)

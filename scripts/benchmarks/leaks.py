@@ -1,7 +1,11 @@
 """Measures memory, threads and descriptors of a long training, and of many calls in one process.
 
-    tfdist run --num-instances 2 -- scripts/benchmarks/leaks.py fit|loop|estimator [--steps 3000]
-        [--calls 30]
+    MALLOC_ARENA_MAX=1 tfdist run --num-instances 2 -- scripts/benchmarks/leaks.py
+        fit|loop|estimator [--steps 3000] [--calls 30]
+
+Without that variable each thread may get an arena of its own from the C library. An Estimator has
+new threads in each call, so these arenas grow for some dozens of calls, though no more memory is in
+use: they are no leak.
 
 Prints a JSON line on worker 0: each measure after every tenth of the steps, and then of the calls
 of train (or fit), evaluate and predict. All have leveled off if the last third grows by less than a

@@ -206,6 +206,34 @@ def test_a_session_that_does_not_close_is_left_with_a_line(
     assert stuck.is_closed.wait(20.0)
 
 
+class Beats:
+    """A progress file that counts what is written, and lets a session close after that."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.phases: list[str] = []
+
+    def write(self, phase: str) -> None:
+        self.phases.append(phase)
+        if len(self.phases) == 3:
+            self.session.set()
+
+
+def test_the_wait_for_a_session_at_the_programs_end_is_no_stall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_close = threading.Event()
+    beats = Beats(may_close)
+    monkeypatch.setattr(sessions, "_CLOSE_LIMIT_S", 0.0)
+    monkeypatch.setattr(sessions, "_CLOSE_BEAT_S", 0.01)
+    monkeypatch.setattr(sessions, "find_progress_file", lambda: beats)
+    closing = threading.Thread(target=may_close.wait, args=[20.0])
+    closing.start()
+    sessions._wait_for_close(closing)
+    assert not closing.is_alive()
+    assert set(beats.phases) == {"leaving"} and len(beats.phases) >= 3
+
+
 _PROGRAM = """
 import sys
 import time

@@ -12,6 +12,7 @@ import logging
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ import tensorflow.compat.v1 as v1
 from tfdist.estimator.config.run_config import RunConfig
 from tfdist.estimator.config.settings import default_session_config
 from tfdist.estimator.pipelined.spec import num_devices_in
-from tfdist.process.progress_file import in_phase
+from tfdist.process.progress_file import find_progress_file, in_phase
 from tfdist.strategies.divided.pieces import GraphPieces
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.private_tensorflow import call_prepared, is_closed
@@ -34,6 +35,7 @@ _DEPRECATED_IN_SAVERS = re.compile(
 )
 # At the end of the program; TensorFlow's own wait for an input's autotuning is 60 s at most.
 _LAST_CLOSE_LIMIT_S = 75.0
+_CLOSE_BEAT_S = 1.0
 
 
 def with_defaults(config: v1.ConfigProto | None) -> v1.ConfigProto:
@@ -166,7 +168,12 @@ def _wait_for_close(closing: threading.Thread) -> None:
             file=sys.stderr,
             flush=True,
         )
-        closing.join(_LAST_CLOSE_LIMIT_S)
+        give_up_s = time.monotonic() + _LAST_CLOSE_LIMIT_S
+        while closing.is_alive() and time.monotonic() < give_up_s:
+            file = find_progress_file()
+            if file is not None:  # The training is over: this wait, which has a limit, is no stall.
+                file.write(phase="leaving")
+            closing.join(_CLOSE_BEAT_S)
 
 
 def prepare_calls(session: v1.Session) -> None:
