@@ -171,4 +171,8 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         return "on the host of one process"
 
     def note_step(self, gradient_bytes: int) -> None:
-        """Notes how many bytes of dense gradients a step of TensorFlow 2 sends."""
+        """Notes a step of TensorFlow 2, when its function is traced.
+
+        Args:
+          gradient_bytes: The bytes of its dense gradients.
+        """

@@ -58,4 +58,8 @@ class WorkerStrategy(Protocol):
         """Describes, for the log, how gradients are reduced."""
 
     def note_step(self, gradient_bytes: int) -> None:
-        """Notes how many bytes of dense gradients a step of TensorFlow 2 sends."""
+        """Notes a step of TensorFlow 2, when its function is traced.
+
+        Args:
+          gradient_bytes: The bytes of its dense gradients.
+        """

@@ -277,7 +277,11 @@ class MultiWorkerStrategy(BaseStrategy):
         return f"gRPC, {way} {collectives.num_workers} workers, {messages}; {memory}"
 
     def note_step(self, gradient_bytes: int) -> None:
-        """Prints once that Horovod would be faster, for gradients that TensorFlow's ring slows."""
+        """Prints once that Horovod would be faster, for gradients that TensorFlow's ring slows.
+
+        Args:
+          gradient_bytes: The bytes of a step's dense gradients.
+        """
         collectives = self.extended.collectives
         is_slow = collectives.num_workers > 1 and gradient_bytes >= _SLOW_FROM_BYTES
         if is_slow and collectives.worker_index == 0 and not self._has_advised:
