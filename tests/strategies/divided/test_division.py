@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdist.strategies.divided import pieces
 from tfdist.strategies.divided.initial_rows import own_rows_of
-from tfdist.strategies.divided.tables import is_divided
+from tfdist.strategies.divided.tables import check_partitioner, is_divided
 from tfdist.strategies.divided.variable import DividedTableError
 from tfdist.strategies.reductions.division import Division
 
@@ -98,3 +98,8 @@ def test_an_unknown_initial_value_is_made_whole_and_one_line_says_so(
 def test_another_axis_is_refused_with_its_fix() -> None:
     with pytest.raises(DividedTableError, match=r"gives \[1, 2\] for table .* axis=0"):
         is_divided(lambda **_: [1, 2], "table", tf.TensorShape([4, 4]), tf.float32)
+
+
+def test_what_is_no_partitioner_is_refused_with_one_that_divides() -> None:
+    with pytest.raises(ValueError, match=r"MinSizePartitioner\(max_shards=2\), got 3\.$"):
+        check_partitioner(3)

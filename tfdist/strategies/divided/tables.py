@@ -30,7 +30,7 @@ def check_partitioner(partitioner: Any) -> Partitioner | None:
     if partitioner is not None and not callable(partitioner):
         raise DividedTableError(
             "variable_partitioner must be a function of a shape and a dtype, such as tf.distribute."
-            f"experimental.partitioners.MinSizePartitioner(), got {partitioner!r}."
+            f"experimental.partitioners.MinSizePartitioner(max_shards=2), got {partitioner!r}."
         )
     found: Partitioner | None = partitioner
     return found

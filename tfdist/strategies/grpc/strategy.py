@@ -103,8 +103,9 @@ class MultiWorkerStrategy(BaseStrategy):
         None sends every value as it is.
       variable_partitioner: Says which variables are divided between the workers, each of which then
         holds some of their rows: a function from shape and dtype to the number of shards of each
-        axis, such as `tf.distribute.experimental.partitioners.MinSizePartitioner()`. More than one
-        of the first axis makes one for each worker; other axes are refused (docs/large-tables.md).
+        axis, such as `tf.distribute.experimental.partitioners.MinSizePartitioner(max_shards=2)`,
+        whose default of 1 divides nothing. More than one of the first axis makes one for each
+        worker; other axes are refused (docs/large-tables.md).
 
     Raises:
       ValueError: If `compression` or `num_replicas` is not allowed.
