@@ -176,3 +176,6 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
         Args:
           gradient_bytes: The bytes of its dense gradients.
         """
+
+    def abandon_step(self) -> None:
+        """Notes that a function of TensorFlow 2 that sends to other workers has failed."""

@@ -63,3 +63,6 @@ class WorkerStrategy(Protocol):
         Args:
           gradient_bytes: The bytes of its dense gradients.
         """
+
+    def abandon_step(self) -> None:
+        """Notes that a function of TensorFlow 2 that sends to other workers has failed."""

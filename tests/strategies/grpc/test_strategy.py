@@ -79,8 +79,8 @@ def fit_a_large_layer() -> str:
 
 def test_a_fit_that_sends_much_over_grpc_names_the_faster_engine_once(fake_cluster: Any) -> None:
     line = (
-        "A step sends 8 MiB of gradients over gRPC, in TensorFlow's ring. Horovod sends them in "
-        "less time: tfdist run --engine horovod."
+        "A step sends 8 MiB of gradients over gRPC. Horovod sends them in less time: "
+        "tfdist run --engine horovod."
     )
     first, second = fake_cluster.run(fit_a_large_layer, num_workers=2, timeout_s=90)
     assert first.count(line) == 1

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
+import tensorflow as tf
+
 from tfdist.cluster import PeerWatch, WorkerLostError
 from tfdist.cluster.rendezvous.collective_calls import END
 from tfdist.cluster.rendezvous.membership import Membership
@@ -83,6 +85,7 @@ def needs_all_workers(
         return
     with (
         lost_workers_named(_watched.strategy, membership),
+        _abandoned_on_error(_watched.strategy),
         membership.collectives.running(kind, place),
     ):
         if calls is None and _loop is None:
@@ -101,6 +104,17 @@ def needs_all_workers(
             clock.end()
             if file is not None:
                 file.write(in_step=False)
+
+
+@contextmanager
+def _abandoned_on_error(strategy: WorkerStrategy) -> Iterator[None]:
+    try:
+        yield
+    except (StopIteration, tf.errors.OutOfRangeError):
+        raise  # The end of a dataset: the function has sent nothing for a further step.
+    except BaseException:
+        strategy.abandon_step()
+        raise
 
 
 def membership_of_program() -> Membership | None:

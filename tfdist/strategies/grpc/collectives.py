@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,10 +16,13 @@ import tensorflow as tf
 from tfdist.strategies.dialect import is_tensorflow_2
 from tfdist.strategies.grpc import ops as grpc_ops
 from tfdist.strategies.grpc.direct_exchange import Collective, DirectExchange
+from tfdist.strategies.grpc.function_exchange import LEAST_BYTES, FunctionExchange
 from tfdist.strategies.reductions.buckets import Sum, find_dependencies, group_sums
 from tfdist.strategies.reductions.compression import from_copied, to_copied
 from tfdist.strategies.reductions.early_reduction import is_outside
 from tfdist.strategies.reductions.engine import Collectives, NoCollectives, Routes
+from tfdist.strategies.reductions.message_names import message_name
+from tfdist.strategies.reductions.slices import is_large
 
 # A message costs about as much as copying 1 MB into a bucket and out again.
 _BUCKET_SIZE_BYTES = 1 << 20
@@ -62,6 +65,8 @@ class GrpcCollectives:
         self.bucket_size_bytes = _LARGE_BUCKET_SIZE_BYTES if is_large else _BUCKET_SIZE_BYTES
         self.threshold_bytes = _LARGE_THRESHOLD_BYTES if is_large else _THRESHOLD_BYTES
         self._group_key = group_key
+        # The exchange of TensorFlow 2's functions; None sends all in a ring.
+        self.functions: FunctionExchange | None = None
         # The collectives of the graph that is being built; None while none are noted.
         self._noted: list[Collective] | None = None
 
@@ -85,10 +90,8 @@ class GrpcCollectives:
 
     def exchange_directly(
         self,
-        hosts: Sequence[str],
+        endpoint: DirectExchange,
         needed: Sequence[tf.Tensor | tf.Operation] = (),
-        *,
-        on_one_machine: bool = False,
     ) -> None:
         """Replaces the noted collectives by a direct exchange between the workers.
 
@@ -96,19 +99,15 @@ class GrpcCollectives:
         function, a loop or a branch.
 
         Args:
-          hosts: Full names of the workers' host devices, in the workers' order.
+          endpoint: This worker's endpoint of the exchange.
           needed: Tensors and operations that every step runs, on every worker: the small sums, and
             indices of sparse gradients, that these depend on share a message.
-          on_one_machine: Whether all workers are on one machine.
         """
         noted = (self._noted or []) if self.can_exchange_directly else []
         self._noted = None
-        exchange = DirectExchange(
-            hosts=tuple(hosts), index=self.worker_index, on_one_machine=on_one_machine
-        )
-        together = _in_shared_messages(noted, needed, len(hosts))
+        together = _in_shared_messages(noted, needed, self.num_workers)
         alone = [[number] for number in sorted(set(range(len(noted))).difference(*together))]
-        exchange.redirect([[noted[n] for n in numbers] for numbers in [*together, *alone]])
+        endpoint.redirect([[noted[n] for n in numbers] for numbers in [*together, *alone]])
 
     def _note(self, kind: str, tensor: tf.Tensor, result: tf.Tensor, key: int) -> tf.Tensor:
         if self._noted is None:
@@ -137,6 +136,20 @@ class GrpcCollectives:
             sums[i] = tf.reshape(tf.slice(total, [start], [size]), tf.shape(tensors[i]))
             start += size
         return sums
+
+    def sum_directly(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Sums those of some tensors by their names that need not go around the ring."""
+        if self.functions is None or tf.executing_eagerly() or not is_tensorflow_2():
+            return {}
+        large = {
+            name: message_name(name)
+            for name, tensor in tensors.items()
+            if is_large(tensor, LEAST_BYTES) and not is_large(tensor, self.piece_size_bytes)
+        }
+        if not large:
+            return {}
+        sums = self.functions.sums({large[name]: tensors[name] for name in large})
+        return {name: sums[full] for name, full in large.items() if full in sums}
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
         """Sums tensors of zeros in which each worker has filled in its own rows.

@@ -156,6 +156,20 @@ class DirectExchange:
             for collective, value in zip(message, values, strict=True):
                 replace_input(collective.result.op, collective.result.op.inputs[0], value)
 
+    def sums(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Sums tensors of known shapes, each in a message; adds the ops to the current graph.
+
+        Args:
+          tensors: The tensors by names of their queues, which are equal on all workers.
+        """
+        sizes = {key: t.shape.num_elements() * t.dtype.size for key, t in tensors.items()}
+        owners = assign_owners(sizes, len(self.hosts), on_one_machine=self.on_one_machine)
+        with tf.device(self.hosts[self.index]):
+            return {
+                key: self._sum(tensor, f"tfdist_{key}", owners[key])
+                for key, tensor in tensors.items()
+            }
+
     def _sums(self, sums: Sequence[Collective], key: str, owner: int | None) -> list[tf.Tensor]:
         """Returns the sum of each of the tensors, which travel together."""
         if len(sums) == 1:

@@ -12,11 +12,19 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.cluster import Cluster
 from tfdist.strategies.grpc.collectives import GrpcCollectives
+from tfdist.strategies.grpc.direct_exchange import DirectExchange
 from tfdist.strategies.grpc.servers import device_filter, full_name
 from tfdist.strategies.placement import HOST
 
 # Every worker asks every other one in each step. With more workers the ring has fewer messages.
-_MOST_WORKERS = 8
+MOST_WORKERS = 8
+
+
+def endpoint_of(cluster: Cluster, index: int) -> DirectExchange:
+    """Returns the endpoint of a worker of a cluster."""
+    hosts = tuple(f"{full_name(task)}{HOST}" for task in cluster.workers)
+    is_together = cluster.local_index(cluster.workers[-1]) == len(hosts) - 1
+    return DirectExchange(hosts=hosts, index=index, on_one_machine=is_together)
 
 
 def may_exchange_directly(
@@ -34,7 +42,7 @@ def may_exchange_directly(
     """
     isolates = session_config is not None and session_config.isolate_session_state
     return (
-        1 < num_workers <= _MOST_WORKERS
+        1 < num_workers <= MOST_WORKERS
         and steps_per_call == 1
         and not isolates  # Such sessions have their own queues on each worker.
         and are_all_there
@@ -62,11 +70,8 @@ class GraphExchange:
           needed: Tensors and operations that every step runs, on every worker: the small sums, and
             indices of sparse gradients, that these depend on share a message.
         """
-        hosts = [f"{full_name(task)}{HOST}" for task in self._cluster.workers]
-        last = self._cluster.workers[-1]
-        self._collectives.exchange_directly(
-            hosts, needed, on_one_machine=self._cluster.local_index(last) == len(hosts) - 1
-        )
+        endpoint = endpoint_of(self._cluster, self._collectives.worker_index)
+        self._collectives.exchange_directly(endpoint, needed)
 
     def configure(self, config: v1.ConfigProto) -> v1.ConfigProto:
         """Returns a copy of the strategy's config with the devices of all workers."""

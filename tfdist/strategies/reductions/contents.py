@@ -78,13 +78,13 @@ def _add(contents: Contents, called: tf.Graph | None) -> None:
     if tf.executing_eagerly():
         _eager.add(contents)
         return
-    within = set() if called is None else {id(graph) for graph in _around(called)}
-    for graph in _around(v1.get_default_graph()):
+    within = set() if called is None else {id(graph) for graph in graphs_around(called)}
+    for graph in graphs_around(v1.get_default_graph()):
         if id(graph) not in within:
             _contents.setdefault(graph, Contents()).add(contents)
 
 
-def _around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
+def graphs_around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
     """Yields a graph and those around it, up to the outermost function."""
     while graph is not None and hasattr(graph, "outer_graph"):
         yield graph
@@ -96,4 +96,4 @@ def is_outermost(graph: tf.Graph) -> bool:
 
     Others are loops, branches and functions within it, which may run more than once or not at all.
     """
-    return len([*_around(graph)]) == 1
+    return len([*graphs_around(graph)]) == 1
