@@ -62,7 +62,8 @@ class Fate(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 with strategy.scope():
-    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(5_000)])
+    # Gradients of more than 2 MiB: over gRPC workers exchange them directly.
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(550_000)])
     model.compile(keras.optimizers.SGD(0.001, momentum=0.9), "mse")
 own_dir = model_dir if index == 0 else f"{model_dir}.{index}"
 backup = keras.callbacks.BackupAndRestore(own_dir, double_checkpoint=True, delete_checkpoint=False)

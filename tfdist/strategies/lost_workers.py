@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task, WorkerLostError
 from tfdist.cluster.rendezvous.membership import Membership
-from tfdist.cluster.rendezvous.peer_watch import ProgramsDifferError, loss_error
+from tfdist.cluster.rendezvous.peer_watch import loss_error
+from tfdist.process.endings import OneLineError
 from tfdist.strategies.worker_strategy import WorkerStrategy
 
 _ALWAYS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
@@ -23,8 +24,18 @@ _REMOTE = re.compile(
 # Horovod's error comes before the news that the process of the lost worker has ended.
 _NEWS_LIMIT_S = 2.0
 
+# The queue of a worker's gradients, which a failed step leaves closed (`grpc.function_exchange`).
+OWN_GRADIENTS = "tfdist-gradients"
+_IS_ABANDONED = f"FIFOQueue '{OWN_GRADIENTS}"
+
 _CODE = re.compile(r"^\(\d+\) [A-Z_]+: ")  # "(0) INVALID_ARGUMENT: ..."
-_NOISE = re.compile(r"^(?:Collective ops is aborted by: |\[_Derived_\]|recvmsg:)+")
+_NOISE = re.compile(
+    r"^(?:assertion failed: \[|Collective ops is aborted by: |\[_Derived_\]|recvmsg:)+"
+)
+
+
+class StepAbandonedError(OneLineError, RuntimeError):
+    """A function is called again although a step that sent gradients has failed."""
 
 
 @contextmanager
@@ -59,17 +70,23 @@ def describe_failure(error: Exception) -> str:
 
 def translate(
     error: BaseException, strategy: WorkerStrategy | None, membership: Membership | None
-) -> ProgramsDifferError | WorkerLostError | None:
+) -> OneLineError | None:
     """Returns an error that names the lost worker of which another one comes; None for others."""
     if not isinstance(error, tf.errors.OpError):
         return None
-    if not isinstance(error, _ALWAYS) and not any(sign in error.message for sign in _SIGNS):
+    message = error.message.replace("\\n", "\n")  # As tf.Assert writes the end of a line.
+    if _IS_ABANDONED in message:
+        return StepAbandonedError(
+            "a step has failed before, and other workers may still have its gradients. End the "
+            "program after the error of a step, or make the tf.function anew."
+        )
+    if not isinstance(error, _ALWAYS) and not any(sign in message for sign in _SIGNS):
         return None
-    match = _REMOTE.search(error.message)
+    match = _REMOTE.search(message)
     loss = membership.find_loss(_NEWS_LIMIT_S if match is None else 0.0) if membership else None
     if loss is not None and (match is None or loss.is_failure or loss.is_difference):
         return loss_error(loss)
-    who, why = _read(error.message, match, getattr(strategy, "cluster", None))
+    who, why = _read(message, match, getattr(strategy, "cluster", None))
     return WorkerLostError(f"Lost {who} while training: {why}. See its output for the cause.")
 
 

@@ -25,7 +25,7 @@ from tfdist.cluster.rendezvous.collective_calls import END
 from tfdist.cluster.rendezvous.membership import Membership
 from tfdist.cluster.rendezvous.peer_state import CallClock
 from tfdist.cluster.rendezvous.peer_watch import ProgramsDifferError
-from tfdist.process.endings import ENDED_INSIDE, end_now, ending_error, named
+from tfdist.process.endings import ENDED_INSIDE, OneLineError, end_now, ending_error, named
 from tfdist.process.progress_file import find_progress_file, in_phase, set_phase
 from tfdist.strategies.lost_workers import lost_workers_named, translate
 from tfdist.strategies.worker_strategy import WorkerStrategy
@@ -219,5 +219,5 @@ def _leave(watched: _Watched) -> None:
     watch.stop()
 
 
-def _end(error: ProgramsDifferError | WorkerLostError) -> NoReturn:
+def _end(error: OneLineError) -> NoReturn:
     end_now(f"{type(error).__name__}: {error}", error.exit_code)

@@ -39,6 +39,7 @@ import tensorflow.compat.v1 as v1
 
 from tfdist.process.endings import ending_error
 from tfdist.strategies.grpc.direct_exchange import DirectExchange
+from tfdist.strategies.lost_workers import OWN_GRADIENTS
 from tfdist.strategies.private_tensorflow import run_independently
 from tfdist.strategies.reductions import early_reduction
 from tfdist.strategies.reductions.contents import graphs_around
@@ -173,12 +174,13 @@ class _Group:
         self._filters = filters
         self._shapes = {name: tensor.shape for name, tensor in tensors.items()}
         # Its queues are of this worker alone, and no later group has them.
-        prefix = f"group-{next(_numbers)}"
-        self._begin = _Queue(f"{prefix}-begin", (tf.int32,))
+        group = next(_numbers)
+        self._begin = _Queue(f"tfdist-begin-{group}", (tf.int32,))
         self._own, self._totals = {}, {}
         for number, (name, tensor) in enumerate(tensors.items()):
-            self._own[name] = _Queue(f"{prefix}-own-{number}", (tensor.dtype,))
-            self._totals[name] = _Queue(f"{prefix}-total-{number}", (tf.string, tensor.dtype))
+            self._own[name] = _Queue(f"{OWN_GRADIENTS}-{group}-{number}", (tensor.dtype,))
+            total_name = f"tfdist-total-{group}-{number}"
+            self._totals[name] = _Queue(total_name, (tf.string, tensor.dtype))
         self._is_abandoned = False
         self._thread = threading.Thread(target=self._serve, name="tfdist-exchange", daemon=True)
         self._thread.start()
