@@ -9,6 +9,10 @@ import pytest
 pytestmark = pytest.mark.processes
 
 
+# What the sums of each way are multiplied by.
+WAYS = [("step", 1.0), ("retraced", 2.0), ("doubles", 1.0), ("loop", 6.0)]
+
+
 @pytest.fixture(scope="module", params=[2, 3])
 def workers(fake_cluster_server: Any, request: pytest.FixtureRequest) -> Any:
     from tfdist.testing import FakeCluster
@@ -24,7 +28,7 @@ def _expected(workers: Any, factor: float) -> list[np.ndarray]:
     return [factor * sum(values) for values in zip(*[w["own"] for w in workers], strict=True)]
 
 
-@pytest.mark.parametrize(("way", "factor"), [("step", 1.0), ("retraced", 2.0), ("loop", 6.0)])
+@pytest.mark.parametrize(("way", "factor"), WAYS)
 def test_all_workers_get_the_same_bits_of_the_sums(workers: Any, way: str, factor: float) -> None:
     for worker in workers:
         for got, expected in zip(worker[way], _expected(workers, factor), strict=True):

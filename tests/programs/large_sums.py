@@ -26,19 +26,19 @@ def run() -> dict[str, Any]:
     own = [random.randn(*shape).astype(np.float32) for shape in [*LARGE, (5,)]]
     held = [tf.constant(values) for values in own]
 
-    def all_of_them(factor: tf.Tensor) -> Any:
-        context = tf.distribute.get_replica_context()
-        return context.merge_call(_reduced, [[values * factor for values in held]])
+    def all_of_them(factor: tf.Tensor, dtype: tf.DType) -> Any:
+        values = [tf.cast(value * factor, dtype) for value in held]
+        return tf.distribute.get_replica_context().merge_call(_reduced, [values])
 
     @tf.function
-    def step(rows: tf.Tensor) -> list[tf.Tensor]:
-        return strategy.run(all_of_them, (tf.reduce_sum(rows),))
+    def step(rows: tf.Tensor, dtype: tf.DType = tf.float32) -> list[tf.Tensor]:
+        return strategy.run(all_of_them, (tf.reduce_sum(rows), dtype))
 
     @tf.function
     def loop() -> list[tf.Tensor]:
         sums = [tf.zeros_like(values) for values in held]
         for number in tf.range(1, 4):
-            new = strategy.run(all_of_them, (tf.cast(number, tf.float32),))
+            new = strategy.run(all_of_them, (tf.cast(number, tf.float32), tf.float32))
             sums = [total + value for total, value in zip(sums, new, strict=True)]
         return sums
 
@@ -49,6 +49,7 @@ def run() -> dict[str, Any]:
     # One worker's last batch has another shape: it traces once more.
     results["retraced"] = _arrays(step(tf.ones([2]) if index == 0 else 2 * tf.ones([1])))
     results["groups_of_step"] = len(functions._groups)
+    results["doubles"] = _arrays(step(tf.ones([1]), tf.float64))  # Messages of the same names.
     results["loop"] = _arrays(loop())
     del step, loop
     gc.collect()

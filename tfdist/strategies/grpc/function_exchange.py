@@ -243,9 +243,10 @@ class _Group:
             own = {name: queue.take()[0] for name, queue in self._own.items()}
             for name, tensor in own.items():
                 tensor.set_shape(self._shapes[name])
-            sums = self._endpoint.sums({_key(name): tensor for name, tensor in own.items()})
+            keys = {name: _key(name, tensor.dtype) for name, tensor in own.items()}
+            sums = self._endpoint.sums({keys[name]: tensor for name, tensor in own.items()})
             given = [
-                queue.put(tf.constant(""), sums[_key(name)]) for name, queue in self._totals.items()
+                queue.put(tf.constant(""), sums[keys[name]]) for name, queue in self._totals.items()
             ]
         with (
             self._session(own_graph, self._filters[index : index + 1]) as alone,
@@ -260,5 +261,6 @@ class _Group:
         return v1.Session(self._target, graph=graph, config=config)
 
 
-def _key(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
+def _key(name: str, dtype: tf.DType) -> str:
+    """Returns the name of the queues between workers, which later messages of the name share."""
+    return hashlib.sha256(f"{name} {dtype.name}".encode()).hexdigest()[:16]
