@@ -78,7 +78,7 @@ def translate(
     if _IS_ABANDONED in message:
         return StepAbandonedError(
             "a step has failed before, and other workers may still have its gradients. End the "
-            "program after the error of a step, or make the tf.function anew."
+            "program after the error of a step, or make another tf.function."
         )
     if not isinstance(error, _ALWAYS) and not any(sign in message for sign in _SIGNS):
         return None
