@@ -285,7 +285,7 @@ def test_metrics_count_all_rows_however_they_compute_their_results() -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
     ("is_mean", "run_eagerly", "is_said"),
-    [(False, False, False), (True, False, True), (False, True, False)],
+    [(False, False, False), (True, False, True), (False, True, False), (True, True, True)],
 )
 def test_a_line_names_a_number_of_batches_only_if_the_result_of_the_metric_reads_it(
     library: str,
@@ -318,6 +318,45 @@ def test_a_line_names_a_number_of_batches_only_if_the_result_of_the_metric_reads
         model.evaluate(rows, verbose=0)
     assert ("a number of batches" in caplog.text) == is_said
     assert "total" not in caplog.text
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_line_names_what_is_no_sum_over_rows_where_keras_executes_eagerly(
+    library: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keras = importlib.import_module(library)
+
+    @tf.function
+    def added(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        return one + other
+
+    class Watching(keras.metrics.Metric):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="watching")
+            for name in ("largest", "shifted", "rows", "known_rows", "total", "called"):
+                setattr(self, name, self.add_weight(name=name, initializer="zeros"))
+
+        def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            off = tf.reduce_sum(tf.abs(y - y_pred))
+            self.largest.assign(tf.maximum(tf.convert_to_tensor(self.largest), off))
+            self.shifted.assign_sub(0.5)
+            self.rows.assign_add(tf.cast(tf.shape(y)[0], tf.float32))
+            self.known_rows.assign_add(float(y.shape[0]))
+            self.total.assign(self.total + 2.0 * off)
+            self.called.assign(tf.identity(added(tf.convert_to_tensor(self.called), off)))
+
+        def result(self) -> Any:
+            sums = self.total + self.called
+            return self.largest + self.shifted + sums / (self.rows + self.known_rows)
+
+    with LocalStrategy(2).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Watching()], run_eagerly=True)
+    with caplog.at_level("WARNING", "tensorflow"):
+        model.fit(X[:12], Y[:12], batch_size=4, verbose=0)
+    lines = [line for line in caplog.messages if "number of batches" in line]
+    assert len(lines) == 2
+    assert "largest" in lines[0] and "shifted" in lines[1]
 
 
 def _evaluated(
