@@ -232,6 +232,32 @@ def test_logs_without_a_loss_are_no_loss_of_nan(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+def test_the_loss_that_an_own_train_step_returns_is_the_sum_of_what_it_has_divided(
+    library: str,
+) -> None:
+    """As with tf_keras' `reduce_per_replica="auto"`: of each replica, a part of the loss of all."""
+    keras = importlib.import_module(library)
+
+    class Own(keras.Sequential):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                each = tf.reduce_sum(tf.square(self(x, training=True) - y), axis=-1)
+                loss = tf.nn.compute_average_loss(each, global_batch_size=4)
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"loss": loss, "half": 0.5 * loss}
+
+    alone, found = (
+        _fit(library, [], kind=Own, num_replicas=num_replicas, epochs=2).history
+        for num_replicas in (1, 2)
+    )
+    np.testing.assert_allclose(found["loss"], alone["loss"], atol=1e-6)
+    # Other numbers count by the rows of a replica: a half of a part is one of a replica's.
+    np.testing.assert_allclose(found["half"], np.multiply(alone["half"], 0.5), atol=1e-6)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_a_stop_signal_ends_fit_after_a_step_that_combines_no_logs(
     library: str,
     combined: list[bool],
