@@ -67,12 +67,16 @@ def _run(config: Any, folder: str, words: Path) -> Found:
     own.train(_input_fn, hooks=[stop], max_steps=2 * _STEPS)
     converted = tfe.model_to_estimator(_keras_model(), config=config(f"{folder}-keras"))
     converted.train(_input_of_ages, max_steps=_STEPS)
+    listed = _of_lists(config(f"{folder}-lists"))
+    listed.train(_input_fn, max_steps=_STEPS)
     if not canned.config.is_chief:
         return found
     [first, *_] = canned.predict(_input_fn)
     found["predicted"] = first["probabilities"]
-    for estimator, kind in ((canned, "canned"), (own, "own"), (converted, "keras")):
+    kinds = {"canned": canned, "own": own, "keras": converted, "lists": listed}
+    for kind, estimator in kinds.items():
         found.update({f"{kind} {name}": one for name, one in _weights(estimator).items()})
+    found["lists predicted"] = next(listed.predict(_input_fn))["predictions"]
     metrics = own.evaluate(_input_fn, steps=2, name="own")
     return found | {f"own metric {name}": value for name, value in metrics.items()}
 
@@ -137,6 +141,9 @@ def _input_fn(mode: str, input_context: Any = None) -> tf.data.Dataset:
         "street": words[number % 2],
         "id": number % 7,
         "weight": random.rand(len(number), 1).astype(np.float32),
+        # Lists of 1 to 3: an empty word is none.
+        "text": np.array([["a", "b", "d"], ["c", "", ""], ["b", "a", ""]])[number % 3],
+        "sizes": tf.sparse.from_dense(np.array([[1, 2, 3], [4, 0, 0], [5, 6, 0.0]])[number % 3]),
     }
     return _shared(features, number[:, None] % 2, input_context)
 
@@ -228,6 +235,33 @@ def _with_table(config: tfe.RunConfig, words: Path) -> tfe.Estimator:
                 "marks": tf.concat([labels, 1 - labels, labels], axis=1),  # [batch, 3]
             },
             train_op_fn=train_op_fn,
+        )
+
+    return tfe.Estimator(model_fn, config=config)
+
+
+def _of_lists(config: tfe.RunConfig) -> tfe.Estimator:
+    """Returns a model of columns of sequences, and of two columns that share an embedding."""
+
+    def model_fn(features: Any, labels: Any, mode: str) -> tfe.EstimatorSpec:
+        text = _COLUMN.sequence_categorical_column_with_vocabulary_list("text", ["a", "b", "c"])
+        in_order, lengths = tf.keras.experimental.SequenceFeatures(
+            [_COLUMN.embedding_column(text, 2), _COLUMN.sequence_numeric_column("sizes")]
+        )(features)  # [batch, words, 3], [batch]
+        pair = [
+            _COLUMN.categorical_column_with_vocabulary_list(name, ["a", "b", "c", "d"])
+            for name in ("word", "town")
+        ]
+        of_pair = tf.keras.layers.DenseFeatures(_COLUMN.shared_embeddings(pair, 2))(features)
+        seeded = tf.keras.initializers.GlorotUniform(seed=1)
+        recurrent = tf.keras.layers.SimpleRNN(
+            3, kernel_initializer=seeded, recurrent_initializer="identity"
+        )(in_order, mask=tf.sequence_mask(lengths))  # [batch, 3]
+        logits = tf.keras.layers.Dense(1, kernel_initializer="ones")(
+            tf.concat([recurrent, of_pair], axis=1)
+        )
+        return tfe.RegressionHead().create_estimator_spec(
+            {}, mode, logits, labels, optimizer=v1.train.AdamOptimizer(0.1)
         )
 
     return tfe.Estimator(model_fn, config=config)

@@ -60,8 +60,9 @@ from tensorflow.python.eager.context import anonymous_name as anonymous_name
 from tensorflow.python.eager.polymorphic_function import function_context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-# The function that gives each op and dataset its two seeds.
-from tensorflow.python.framework import random_seed
+# op_callbacks: what is called with each operation that a thread executes eagerly. random_seed: the
+# function that gives each op and dataset its two seeds.
+from tensorflow.python.framework import op_callbacks, random_seed
 
 # The store of `get_variable`, which makes the parts of a partitioned variable.
 from tensorflow.python.ops import variable_scope
@@ -637,6 +638,28 @@ def vary_seeds(replica: Callable[[], tuple[int, int]], step: int) -> None:
         return (None, None) if first is None else ((first + in_sync * step) % _LARGEST_SEED, second)
 
     random_seed.get_seed = get_own_seed
+
+
+@contextmanager
+def op_callback(
+    note: Callable[[str, Sequence[tf.Tensor], Sequence[tf.Tensor]], None],
+) -> Iterator[None]:
+    """Calls a function after each operation that this thread executes eagerly in the `with` block.
+
+    It gets the operation's type, its inputs and its results.
+    """
+
+    def noted(
+        kind: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
+        if graph is None:  # Else an operation of a function that is traced.
+            note(kind, inputs, outputs)
+
+    op_callbacks.add_op_callback(noted)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(noted)
 
 
 @contextmanager

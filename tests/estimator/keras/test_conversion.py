@@ -324,6 +324,46 @@ def test_outputs_are_exported_under_their_names(tmp_path: Path) -> None:
     assert set(signatures["serving_default"].structured_outputs) == {"o1", "o2"}
 
 
+@pytest.mark.parametrize("kind", ["checkpoint", "saver"])
+def test_a_model_is_exported_from_a_checkpoint_of_objects_or_of_names(
+    kind: str, tmp_path: Path
+) -> None:
+    model = _functional()
+    model.fit(X, Y, batch_size=8, verbose=0)
+    before = model.predict(X, verbose=0)
+    estimator = tfe.model_to_estimator(model, model_dir=tmp_path / "model", checkpoint_format=kind)
+    spec = {"x": tf.io.FixedLenFeature([2], tf.float32)}
+
+    def served(checkpoint: str | None = None) -> Any:
+        """Exports the model, and returns what it serves."""
+        folder = estimator.export_saved_model(
+            str(tmp_path / "export"),
+            tfe.export.build_parsing_serving_input_receiver_fn(spec),
+            checkpoint_path=checkpoint,
+        )
+        rows = [
+            tf.train.Example(
+                features=tf.train.Features(
+                    feature={"x": tf.train.Feature(float_list=tf.train.FloatList(value=row))}
+                )
+            ).SerializeToString()
+            for row in X
+        ]
+        signature = tf.saved_model.load(folder).signatures["serving_default"]
+        return signature(tf.constant(rows))["out"].numpy()
+
+    np.testing.assert_allclose(served(), before, atol=1e-6)  # Without a checkpoint of its own.
+    estimator.train(_input({"x": X}), steps=2)
+    first = estimator.latest_checkpoint()
+    trained = served()
+    predicted = [one["out"] for one in estimator.predict(_input({"x": X}))][: len(X)]
+    np.testing.assert_allclose(trained, predicted, atol=1e-6)
+    assert np.abs(trained - before).max() > 1e-3
+    estimator.train(_input({"x": X}), steps=2)
+    np.testing.assert_array_equal(served(first), trained)
+    assert np.abs(served() - trained).max() > 1e-3
+
+
 def test_exports_of_no_output_are_refused() -> None:
     estimator = tfe.model_to_estimator(_sequential(), export_outputs={"z": tfe.export.EvalOutput})
     with pytest.raises(KeyError, match=r"Expected keys: {'z'}.*Missed keys: {'z'}"):

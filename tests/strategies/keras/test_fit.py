@@ -232,6 +232,32 @@ def test_logs_without_a_loss_are_no_loss_of_nan(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+def test_the_loss_that_an_own_train_step_returns_is_the_sum_of_what_it_has_divided(
+    library: str,
+) -> None:
+    """As with tf_keras' `reduce_per_replica="auto"`: of each replica, a part of the loss of all."""
+    keras = importlib.import_module(library)
+
+    class Own(keras.Sequential):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                each = tf.reduce_sum(tf.square(self(x, training=True) - y), axis=-1)
+                loss = tf.nn.compute_average_loss(each, global_batch_size=4)
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"loss": loss, "half": 0.5 * loss}
+
+    alone, found = (
+        _fit(library, [], kind=Own, num_replicas=num_replicas, epochs=2).history
+        for num_replicas in (1, 2)
+    )
+    np.testing.assert_allclose(found["loss"], alone["loss"], atol=1e-6)
+    # Other numbers count by the rows of a replica: a half of a part is one of a replica's.
+    np.testing.assert_allclose(found["half"], np.multiply(alone["half"], 0.5), atol=1e-6)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_a_stop_signal_ends_fit_after_a_step_that_combines_no_logs(
     library: str,
     combined: list[bool],
@@ -285,7 +311,7 @@ def test_metrics_count_all_rows_however_they_compute_their_results() -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
     ("is_mean", "run_eagerly", "is_said"),
-    [(False, False, False), (True, False, True), (False, True, False)],
+    [(False, False, False), (True, False, True), (False, True, False), (True, True, True)],
 )
 def test_a_line_names_a_number_of_batches_only_if_the_result_of_the_metric_reads_it(
     library: str,
@@ -318,6 +344,45 @@ def test_a_line_names_a_number_of_batches_only_if_the_result_of_the_metric_reads
         model.evaluate(rows, verbose=0)
     assert ("a number of batches" in caplog.text) == is_said
     assert "total" not in caplog.text
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_line_names_what_is_no_sum_over_rows_where_keras_executes_eagerly(
+    library: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keras = importlib.import_module(library)
+
+    @tf.function
+    def added(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        return one + other
+
+    class Watching(keras.metrics.Metric):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="watching")
+            for name in ("largest", "shifted", "rows", "known_rows", "total", "called"):
+                setattr(self, name, self.add_weight(name=name, initializer="zeros"))
+
+        def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            off = tf.reduce_sum(tf.abs(y - y_pred))
+            self.largest.assign(tf.maximum(tf.convert_to_tensor(self.largest), off))
+            self.shifted.assign_sub(0.5)
+            self.rows.assign_add(tf.cast(tf.shape(y)[0], tf.float32))
+            self.known_rows.assign_add(float(y.shape[0]))
+            self.total.assign(self.total + 2.0 * off)
+            self.called.assign(tf.identity(added(tf.convert_to_tensor(self.called), off)))
+
+        def result(self) -> Any:
+            sums = self.total + self.called
+            return self.largest + self.shifted + sums / (self.rows + self.known_rows)
+
+    with LocalStrategy(2).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Watching()], run_eagerly=True)
+    with caplog.at_level("WARNING", "tensorflow"):
+        model.fit(X[:12], Y[:12], batch_size=4, verbose=0)
+    lines = [line for line in caplog.messages if "number of batches" in line]
+    assert len(lines) == 2
+    assert "largest" in lines[0] and "shifted" in lines[1]
 
 
 def _evaluated(

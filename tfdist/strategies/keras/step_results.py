@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tfdist.strategies.eager.replica_data import adds_to, depends_on_replica
 from tfdist.strategies.eager.replica_variable import reads_combined, reads_own, tf_variable
-from tfdist.strategies.eager.step import NOW, loss_in
-from tfdist.strategies.keras.extension import is_of_keras
+from tfdist.strategies.eager.step import NOW, Assignment, KerasStep, loss_in
+from tfdist.strategies.keras.metric_updates import EagerUpdates, metrics_of_the_program
 from tfdist.strategies.placement import HOST
 from tfdist.strategies.private_tensorflow import ResourceVariable
 
@@ -146,7 +146,9 @@ class CombinedLogs(OwnResults):
         self.sums: list[float] = []
         workers = strategy.extended.collectives.num_workers
         self._results: list[tuple[Any, Any, Any]] = []  # A tensor, its metric, the key in a dict.
-        self._noted: list[tuple[Any, Any]] = []  # A metric, and its attribute `result`.
+        # A metric, one of its methods' names, and the attribute of that name.
+        self._noted: list[tuple[Any, str, Any]] = []
+        self._updates = EagerUpdates()
         with tf.init_scope(), tf.device(HOST):
             # No variables of the strategy: they are not saved, and each worker has its own.
             self._requests = ResourceVariable(tf.zeros([num_requests]), trainable=False)
@@ -251,12 +253,18 @@ class CombinedLogs(OwnResults):
             return False
 
     def begin(self) -> None:
-        """Begins to note which metric each result is of."""
+        """Begins to note which metric each result is of; eagerly, what updates do as well."""
         self._end_notes()
         self._results = []
         for metric in {id(metric): metric for metric in self._model.metrics}.values():
-            self._noted.append((metric, vars(metric).get("result")))
-            vars(metric)["result"] = self._noting(metric, metric.result)  # Past Keras' tracking.
+            self._put(metric, "result", self._noting(metric, metric.result))
+        if tf.executing_eagerly():
+            for metric, _ in metrics_of_the_program(self._model):
+                self._put(metric, "update_state", self._updates.watched(metric.update_state))
+
+    def _put(self, metric: Any, name: str, method: Callable[..., Any]) -> None:
+        self._noted.append((metric, name, vars(metric).get(name)))
+        vars(metric)[name] = method  # Past Keras' tracking.
 
     def _note_assignments(self, with_result: set[int]) -> None:
         """Notes the program's own metrics whose results are made of more than sums over the rows.
@@ -269,25 +277,25 @@ class CombinedLogs(OwnResults):
         step = NOW.step
         assert step is not None
         names: dict[int, str] = {}
-        for one in self._model.metrics:
-            # Keras 3 has one metric of all compiled ones.
-            for metric in (one, *getattr(one, "metrics", ())):
-                if is_of_keras(type(metric).update_state):
-                    continue
-                variables = map(tf_variable, metric.variables)
-                is_known = not with_result.isdisjoint((id(one), id(metric)))
-                names.update(
-                    (id(variable), metric.name)
-                    for variable in variables
-                    if not is_known or id(variable) in NOW.reads.used
-                )
+        for metric, one in metrics_of_the_program(self._model):
+            is_known = not with_result.isdisjoint((id(one), id(metric)))
+            names.update(
+                (id(variable), metric.name)
+                for variable in map(tf_variable, metric.variables)
+                if not is_known or id(variable) in NOW.reads.used
+            )
         for assignment in step.assignments:
-            name, value = names.get(id(assignment.variable)), assignment.value
-            # A number of rows is a constant where it is known before.
-            is_equal = _is_equal_on_replicas(value) and step.rows is not None
-            is_sum = assignment.is_added or adds_to(assignment.variable, value)
-            if name is not None and (is_equal or not is_sum):
+            name = names.get(id(assignment.variable))
+            if name is not None and self._is_no_sum_of_rows(assignment, step):
                 step.notes[_ADDED_UP.format(name, assignment.variable.name)] = None
+
+    def _is_no_sum_of_rows(self, assignment: Assignment, step: KerasStep) -> bool:
+        variable, value = assignment.variable, assignment.value
+        if tf.executing_eagerly():
+            return self._updates.is_no_sum_of_rows(variable)
+        # A number of rows is a constant where it is known before.
+        is_equal = depends_on_replica(value) is not True and step.rows is not None
+        return is_equal or not (assignment.is_added or adds_to(variable, value))
 
     def _noting(self, metric: Any, result: Callable[..., Any]) -> Callable[..., Any]:
 
@@ -300,10 +308,10 @@ class CombinedLogs(OwnResults):
         return noted
 
     def _end_notes(self) -> None:
-        for metric, before in self._noted:
-            del vars(metric)["result"]
+        for metric, name, before in reversed(self._noted):
+            del vars(metric)[name]
             if before is not None:
-                vars(metric)["result"] = before
+                vars(metric)[name] = before
         self._noted = []
 
     def _found_results(self, leaves: Sequence[Sequence[Any]]) -> list[tuple[Any, Any] | None]:
@@ -350,13 +358,6 @@ class CombinedLogs(OwnResults):
         collectives = self._strategy.extended.collectives
         is_nan = tf.zeros([]) if loss is None else tf.cast(tf.math.is_nan(loss), tf.float32)
         return is_nan * tf.one_hot(collectives.worker_index, collectives.num_workers)
-
-
-def _is_equal_on_replicas(value: Any) -> bool:
-    """Returns whether a value is known to be the same on all replicas; of tensors, in functions."""
-    if tf.is_tensor(value) and tf.executing_eagerly():
-        return False
-    return depends_on_replica(value) is not True
 
 
 def _part(result: Any, key: Any) -> Any:
