@@ -19,24 +19,40 @@ LAYOUTS = {
     "horovod": ("horovod", 2, 1),
     "grpc 2 x 2": ("grpc", 2, 2),
 }
-NAMES = {
-    "horovod": ["keras_adam", "tf_keras_ftrl", "own_loop"],
+# Each program in one layout, with both Kerases in each; the loop of one's own in all.
+OF_NUMBERS = {
+    "grpc": ["keras_sgd", "tf_keras_adam", "sparse_look_ups", "own_loop"],
+    "horovod": [
+        "keras_adam",
+        "keras_global_clipnorm",
+        "tf_keras_momentum",
+        "tf_keras_ftrl",
+        "masked_and_ragged",
+        "own_loop",
+    ],
     "grpc 2 x 2": ["keras_adagrad", "tf_keras_clipnorm", "own_loop"],
 }
-_OF_NUMBERS = [name for name in divided_tables.CASES if name not in ("refusals", "wrong_ids")]
+_REFUSALS = ["refusals", "wrong_ids"]
+NAMES = {
+    **OF_NUMBERS,
+    "grpc": [*OF_NUMBERS["grpc"], *_REFUSALS],
+    "alone": [name for name in divided_tables.CASES if name not in _REFUSALS],
+}
 
 
 @pytest.mark.parametrize(
     ("layout", "name"),
-    [
-        *(("grpc", name) for name in _OF_NUMBERS),
-        *((layout, name) for layout, names in NAMES.items() for name in names),
-    ],
+    [(layout, name) for layout, names in OF_NUMBERS.items() for name in names],
 )
 def test_workers_with_a_part_of_the_table_have_what_one_process_has(
     compare_with_one_process: Callable[..., None], name: str
 ) -> None:
     compare_with_one_process(name, atol=1e-6)
+
+
+def test_each_program_has_a_layout() -> None:
+    made = {name for names in OF_NUMBERS.values() for name in names}
+    assert made == set(NAMES["alone"])
 
 
 @pytest.mark.parametrize("layout", ["grpc"])

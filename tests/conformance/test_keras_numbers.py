@@ -7,7 +7,9 @@ layouts out; --write-keras-numbers makes all programs, and writes docs/keras-num
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras_numbers
@@ -19,8 +21,16 @@ from number_programs.page import PAGE, page_of
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(keras_numbers.LIMIT_S + 20)]
 
 Outcomes = Callable[[Run], list[Outcome]]
-# The layouts in turn; those of one process take the least time.
-_TURNS = ("1x2", "1x2", "grpc2", "1x2", "1x2", "horovod2", "1x2", "1x2", "2x2", "1x2", "grpc3")
+# The parts of the layouts; a program takes the least time in one process, the most in 2x2.
+_PARTS = {"1x2": 14, "grpc2": 2, "horovod2": 2, "2x2": 1, "grpc3": 1}
+# Workers divide these inputs, and add over their rows, in other ways than the replicas of one.
+_OF_WORKERS = {
+    "weights_of_classes": "horovod2",
+    "py_dataset": "2x2",
+    "weights_of_rows_in_a_column": "grpc2",
+    "batch_normalization_over_all_rows": "horovod2",
+    "batch_normalization_over_all_rows_evaluated": "grpc2",
+}
 # Of these kinds a run of the suite makes every second program.
 _HALVED = ("inputs", "layers", "losses", "metrics", "models", "weights_and_masks")
 
@@ -33,16 +43,17 @@ def dealt(runs: Sequence[Run], *, has_all: bool) -> list[Run]:
     candidates_of: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         candidates_of.setdefault((run.name, run.library), []).append(run)
-    chosen, uses = [], {layout: 0 for layout in LAYOUTS}
+    chosen: list[Run] = []
+    uses: Counter[tuple[str, str]] = Counter()
     for number, (name, one) in enumerate(keras_numbers.PROGRAMS.items()):
         if one.kind in _HALVED and number % 2 and not has_all:
             continue
         library = one.libraries[number // 2 % len(one.libraries)]
-        # The layout that is furthest behind its part of the turns.
+        # The layout that is furthest behind its part of this Keras' runs.
         candidates = candidates_of[name, library]
-        run = min(candidates, key=lambda one: uses[one.layout] / _TURNS.count(one.layout))
-        uses[run.layout] += 1
-        chosen.append(run)
+        run = min(candidates, key=lambda one: uses[one.layout, one.library] / _PARTS[one.layout])
+        uses[run.layout, library] += 1
+        chosen.append(replace(run, layout=_OF_WORKERS.get(name, run.layout)))
     return chosen
 
 

@@ -16,26 +16,27 @@ def _metrics(printed: list[Any]) -> dict[str, float]:
     return metrics
 
 
+# A program over each engine. tests/conformance and tests/multi_worker compare numbers over both.
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
-def test_two_towers_on_two_workers_reach_what_one_process_reaches(
-    run_program: Callable[..., list[Any]], engine: str
+def test_two_towers_on_two_workers_over_horovod_reach_what_one_process_reaches(
+    run_program: Callable[..., list[Any]],
 ) -> None:
     arguments = [str(EXAMPLES / "two_towers.py"), "--epochs", "1"]
     alone = _metrics(run_program(arguments, engine="none"))
-    printed = run_program(arguments, engine=engine, num_workers=2)
+    printed = run_program(arguments, engine="horovod", num_workers=2)
     assert _metrics(printed) == pytest.approx(alone, abs=1e-4)
     assert alone["auc"] > 0.7
     assert "users/embeddings [5000, 16] is divided between 2 workers" in printed[0].stderr
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("engine", ["grpc", "horovod"])
 def test_wide_and_deep_on_two_workers_finds_what_users_like(
-    run_program: Callable[..., list[Any]], engine: str, tmp_path: Path
+    run_program: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     model_dir = str(tmp_path / "model")
     arguments = [str(EXAMPLES / "wide_deep.py"), "--steps", "300", "--model-dir", model_dir]
-    printed = run_program(arguments, engine=engine, num_workers=2)
+    printed = run_program(arguments, engine="grpc", num_workers=2)
     assert _metrics(printed)["auc"] > 0.7
     assert printed[0].stderr.count("is divided between 2 workers") >= 2

@@ -55,10 +55,10 @@ def is_keras_3(library: Any) -> bool:
     return not hasattr(library, "__internal__")
 
 
-def features(batches: int = 3, rows: int = 0) -> tuple[Any, Any, Any]:
+def features(batches: int = 3) -> tuple[Any, Any, Any]:
     """Returns (words [rows, 2], numbers [rows, 4], labels [rows])."""
     random = np.random.RandomState(0)
-    number = rows or batches * ROWS
+    number = batches * ROWS
     return (
         random.randint(0, WORDS, [number, 2]),
         random.uniform(-1, 1, [number, 4]).astype("float32"),
@@ -226,25 +226,15 @@ def overflow(strategy: Any, library: Any) -> dict[str, Any]:
 
 
 @case
-def batch_norm_over_all(strategy: Any, library: Any) -> dict[str, Any]:
-    return _with_batch_norm(strategy, library, synchronized=True)
-
-
-@case
 def batch_norm_of_a_replica(strategy: Any, library: Any) -> dict[str, Any]:
-    found = _with_batch_norm(strategy, library, synchronized=False)
-    return {"own_weights": found["weights"]}
-
-
-def _with_batch_norm(strategy: Any, library: Any, *, synchronized: bool) -> dict[str, Any]:
     with strategy.scope():
-        norm = library.layers.BatchNormalization(momentum=0.5, synchronized=synchronized)
+        norm = library.layers.BatchNormalization(momentum=0.5)
         model = library.Sequential([norm, library.layers.Dense(3)])
         model.compile("sgd", library.losses.SparseCategoricalCrossentropy(from_logits=True))
     _, numbers, labels = features()
     dataset = tf.data.Dataset.from_tensor_slices((numbers, labels)).batch(ROWS)
-    history = model.fit(dataset, verbose=0, validation_data=dataset).history
-    return {"weights": flat(model.get_weights()), **history}
+    model.fit(dataset, verbose=0)
+    return {"own_weights": flat(model.get_weights())}
 
 
 @case
@@ -270,40 +260,7 @@ def dropout(strategy: Any, library: Any) -> dict[str, Any]:
     return {"own_kept": np.stack(first), "own_again": np.stack(again)}
 
 
-# Models and inputs of `fit`.
-
-
-def _two_headed(library: Any) -> Any:
-    words = library.Input([2], dtype="int32", name="words")
-    numbers = library.Input([4], name="numbers")
-    both = library.layers.Concatenate()(
-        [library.layers.Flatten()(library.layers.Embedding(WORDS, 3)(words)), numbers]
-    )
-    kind = library.layers.Dense(3, name="kind")(both)
-    size = library.layers.Dense(1, name="size")(both)
-    return library.Model([words, numbers], {"kind": kind, "size": size})
-
-
-@case
-def several_inputs_and_outputs(strategy: Any, library: Any) -> dict[str, Any]:
-    with strategy.scope():
-        model = _two_headed(library)
-        model.compile(
-            library.optimizers.SGD(0.1),
-            {
-                "kind": library.losses.SparseCategoricalCrossentropy(from_logits=True),
-                "size": "mse",
-            },
-            metrics={"kind": ["accuracy"], "size": ["mae"]},
-            loss_weights={"kind": 1.0, "size": 0.5},
-        )
-    words, numbers, labels = features(rows=3 * ROWS - 3)
-    x = {"words": words, "numbers": numbers}
-    y = {"kind": labels, "size": numbers[:, :1]}
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(ROWS)
-    history = model.fit(dataset, verbose=0, validation_data=dataset).history
-    predicted = model.predict(dataset, verbose=0)
-    return {**history, "predicted": predicted["kind"], "weights": flat(model.get_weights())}
+# `fit`; number_programs has its inputs, losses and layers.
 
 
 @case
@@ -336,59 +293,3 @@ def own_train_step(strategy: Any, library: Any) -> dict[str, Any]:
     dataset = tf.data.Dataset.from_tensor_slices((numbers, labels)).batch(ROWS)
     model.fit(dataset, verbose=0)
     return {"weights": flat(model.get_weights())}
-
-
-def _classifier(strategy: Any, library: Any, **options: Any) -> Any:
-    with strategy.scope():
-        model = library.Sequential([library.layers.Dense(5, "tanh"), library.layers.Dense(3)])
-        loss = library.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(library.optimizers.SGD(0.1), loss, metrics=["accuracy"], **options)
-    return model
-
-
-def _input_case(make: Callable[[Any], tuple[Any, dict[str, Any]]]) -> Case:
-    def run(strategy: Any, library: Any) -> dict[str, Any]:
-        model = _classifier(strategy, library)
-        data, arguments = make(library)
-        history = model.fit(data, verbose=0, **arguments).history
-        return {**history, "weights": flat(model.get_weights())}
-
-    return run
-
-
-def _weighted_rows(library: Any) -> tuple[Any, dict[str, Any]]:
-    _, numbers, labels = features(rows=3 * ROWS - 3)
-    weights = np.linspace(0.5, 2.0, len(labels)).astype("float32")
-    return tf.data.Dataset.from_tensor_slices((numbers, labels, weights)).batch(ROWS), {}
-
-
-def _arrays(library: Any) -> tuple[Any, dict[str, Any]]:
-    _, numbers, labels = features(rows=3 * ROWS - 3)
-    classes = {0: 1.0, 1: 2.0, 2: 0.5}
-    more = {"batch_size": ROWS, "class_weight": classes, "epochs": 2}
-    return numbers, {"y": labels, **more}
-
-
-def _sequence(library: Any) -> tuple[Any, dict[str, Any]]:
-    base = library.utils.PyDataset if is_keras_3(library) else library.utils.Sequence
-    _, numbers, labels = features()
-
-    class Batches(base):  # type: ignore[misc, valid-type]
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, index: int) -> Any:
-            rows = slice(index * ROWS, (index + 1) * ROWS)
-            return numbers[rows], labels[rows]
-
-    return Batches(), {"shuffle": False}
-
-
-INPUTS = {
-    "weighted_rows": _weighted_rows,
-    "arrays_with_weighted_classes": _arrays,
-    "sequence": _sequence,
-}
-for _library in LIBRARIES:
-    for _name, _make_input in INPUTS.items():
-        CASES[f"{_library} {_name}"] = _input_case(_make_input)

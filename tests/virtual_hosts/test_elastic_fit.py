@@ -12,9 +12,13 @@ import numpy as np
 from tfdist.testing.run import wait_until
 
 PROGRAM = Path(__file__).with_name("elastic_fit.py")
+_QUICK_START = Path(__file__).parents[1] / "quick_start" / "sitecustomize.py"
 _LIMIT_S = 120.0
-# Launcher and agents notice after 5 s of silence, and not after 20.
-_SHORT_SILENCE = """
+# Launcher and agents notice after 5 s of silence, and not after 20. Python reads the first file of
+# this name alone, which therefore reads the other tests' as well.
+_SHORT_SILENCE = f"""
+import runpy
+runpy.run_path({str(_QUICK_START)!r})
 import tfdist.launch.workers.channel as channel
 channel.SILENCE_S = 5.0
 """
