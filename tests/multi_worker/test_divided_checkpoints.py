@@ -1,5 +1,6 @@
 """Checkpoints of Estimators with a divided table: any number of workers, and none, read them."""
 
+import importlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,14 @@ def _train(optimizers: list[str], folder: str, max_steps: int, warm: str = "") -
     return slices
 
 
+# Names in object-based checkpoints: the objects in it, and of each variable.
+_OBJECTS, _VALUE = "_CHECKPOINTABLE_OBJECT_GRAPH", ".ATTRIBUTES/VARIABLE_VALUE"
+
+
 def _values(folder: Path) -> dict[str, Any]:
     reader = tf.train.load_checkpoint(str(folder))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    names = reader.get_variable_to_shape_map().keys() - {_OBJECTS}
+    return {name: reader.get_tensor(name) for name in names}
 
 
 def _check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -162,3 +168,35 @@ def test_a_warm_start_gives_each_worker_its_rows(
     np.testing.assert_array_equal(
         warm["table"][90:100], before[90:100]
     )  # No batch has these words.
+
+
+def _train_loops(folder: str, num_steps: int, alone: str = "") -> Any:
+    """Trains by loops from checkpoint to checkpoint, in `alone` without a break before."""
+    programs = importlib.import_module("divided_tables")
+    if alone:
+        programs.train_from_checkpoints(alone, 3 * num_steps)
+    return programs.train_from_checkpoints(folder, num_steps)
+
+
+def test_loops_of_any_number_of_workers_go_on_from_a_checkpoint_of_any_number(
+    fake_cluster: Any, tmp_path: Path
+) -> None:
+    alone, divided = tmp_path / "alone", tmp_path / "divided"
+    fake_cluster.run(_train_loops, str(divided), 5, str(alone), engine="none", num_workers=1)
+    fake_cluster.run(_train_loops, str(divided), 5, engine="grpc", num_workers=2)
+    found = fake_cluster.run(_train_loops, str(divided), 5, engine="horovod", num_workers=3)
+
+    for library in ("keras", "tf_keras"):
+        stored = _values(divided / library)
+        num_saves = {f"save_counter/{_VALUE}": 3}
+        _check_equal(stored, {**_values(alone / library), **num_saves})
+        for worker in found:
+            assert worker[library]["seen"] == stored[f"seen/{_VALUE}"] == 15 * 24
+            rows = np.array(worker[library]["rows"], np.float32)
+            assert any(np.array_equal(rows, value) for value in stored.values())
+        assert len(list((divided / library).glob("*.index"))) == 1  # The newest alone is kept.
+        assert not list((divided / library).glob(".tables-*"))
+    whole = tf.Variable(tf.zeros([101, 6]))
+    state = tf.train.Checkpoint(table=tf.train.Checkpoint(embeddings=whole))
+    state.restore(tf.train.latest_checkpoint(str(divided / "tf_keras"))).expect_partial()
+    np.testing.assert_array_equal(whole, np.array(found[0]["tf_keras"]["rows"], np.float32))

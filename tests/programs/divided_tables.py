@@ -30,13 +30,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def run_all(num_replicas: int = 1, names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Runs the programs in turn; one that fails returns its error as "error"."""
-    from tfdist.strategies import strategy_for_run
-
-    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
-        min_shard_bytes=256, max_shards=1 << 20
-    )
-    strategy = strategy_for_run(num_replicas=num_replicas, variable_partitioner=partitioner)
-    strategy.scope()  # Meets the other workers.
+    strategy = _strategy(num_replicas)
     results: dict[str, dict[str, Any]] = {}
     for name in names or CASES:
         try:
@@ -48,6 +42,74 @@ def run_all(num_replicas: int = 1, names: Sequence[str] = ()) -> dict[str, dict[
             for key, value in found.items()
         }
     return results
+
+
+def _strategy(num_replicas: int) -> Any:
+    from tfdist.strategies import strategy_for_run
+
+    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
+        min_shard_bytes=256, max_shards=1 << 20
+    )
+    strategy = strategy_for_run(num_replicas=num_replicas, variable_partitioner=partitioner)
+    strategy.scope()  # Meets the other workers.
+    return strategy
+
+
+def train_from_checkpoints(folder: str, num_steps: int) -> dict[str, Any]:
+    """Trains layers of both Keras libraries by loops that go on from their newest checkpoint.
+
+    They restore before they have variables. All workers save together, after some steps.
+    """
+    strategy = _strategy(1)
+    return {
+        library: _train_from_checkpoint(
+            strategy, importlib.import_module(library), f"{folder}/{library}", num_steps
+        )
+        for library in ("keras", "tf_keras")
+    }
+
+
+def _train_from_checkpoint(strategy: Any, keras: Any, folder: str, num_steps: int) -> Any:
+    with strategy.scope():
+        table = keras.layers.Embedding(
+            ROWS, 6, embeddings_initializer=keras.initializers.RandomUniform(seed=3)
+        )
+        dense = keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(seed=4))
+        optimizer = keras.optimizers.Adam(0.01)
+        step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        seen = tf.Variable(
+            0.0,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+    state = tf.train.Checkpoint(table=table, dense=dense, optimizer=optimizer, step=step, seen=seen)
+    manager = tf.train.CheckpointManager(state, folder, max_to_keep=1)
+    state.restore(manager.latest_checkpoint)
+    with strategy.scope():
+        table.build([None, 5])
+        dense.build([None, 6])
+        weights = [table.embeddings, dense.kernel, dense.bias]
+        optimizer.build(weights)
+
+    def replica_step(batch: Any) -> None:
+        ids, labels = batch
+        with tf.GradientTape() as tape:
+            out = dense(tf.reduce_mean(table(ids), 1))
+            loss = tf.reduce_sum(tf.square(out - labels)) / BATCH
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        seen.assign_add(tf.cast(tf.shape(ids)[0], tf.float32))
+
+    @tf.function
+    def train(batch: Any) -> None:
+        strategy.run(replica_step, (batch,))
+
+    data = batches().skip(int(step)).take(num_steps)
+    for batch in strategy.experimental_distribute_dataset(data):
+        train(batch)
+        step.assign_add(1)
+    manager.save(checkpoint_number=int(step))
+    return {"rows": all_rows(strategy, table.embeddings).tolist(), "seen": float(seen)}
 
 
 def case(function: Case) -> Case:
