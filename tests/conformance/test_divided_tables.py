@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import divided_tables
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.processes
@@ -23,20 +24,37 @@ NAMES = {
     "horovod": ["keras_adam", "tf_keras_ftrl", "own_loop"],
     "grpc 2 x 2": ["keras_adagrad", "tf_keras_clipnorm", "own_loop"],
 }
-_OF_NUMBERS = [name for name in divided_tables.CASES if name not in ("refusals", "wrong_ids")]
+_OTHERS = ("refusals", "wrong_ids", "exports")
+_OF_NUMBERS = [name for name in divided_tables.CASES if name not in _OTHERS]
 
 
 @pytest.mark.parametrize(
     ("layout", "name"),
     [
         *(("grpc", name) for name in _OF_NUMBERS),
-        *((layout, name) for layout, names in NAMES.items() for name in names),
+        *(
+            (layout, name)
+            for layout, names in NAMES.items()
+            for name in names
+            if name in _OF_NUMBERS
+        ),
     ],
 )
 def test_workers_with_a_part_of_the_table_have_what_one_process_has(
     compare_with_one_process: Callable[..., None], name: str
 ) -> None:
     compare_with_one_process(name, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["grpc"])
+def test_worker_0_exports_the_whole_table(
+    found: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    first, *others = found("exports")
+    for name in ("keras", "tf_keras", "module"):
+        np.testing.assert_array_equal(first[f"own_{name}"], first[f"{name}_predicted"], name)
+        assert all(worker[f"own_{name}"] == [] for worker in others)
+    np.testing.assert_array_equal(first["before"], first["module_predicted"])
 
 
 @pytest.mark.parametrize("layout", ["grpc"])

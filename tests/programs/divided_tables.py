@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -263,6 +265,42 @@ def masked_and_ragged(strategy: Any) -> dict[str, Any]:
 
 
 @case
+def exports(strategy: Any) -> dict[str, Any]:
+    """SavedModels of both Keras libraries, and of a tf.function that is called before and after."""
+    found: dict[str, Any] = {}
+    ids = tf.reshape(tf.range(ROWS - 1, dtype=tf.int64), [-1, 5])
+    for library in ("keras", "tf_keras"):
+        keras = importlib.import_module(library)
+        with strategy.scope():
+            model = keras.Sequential(
+                [keras.layers.Input((5,), dtype="int64"), keras.layers.Embedding(ROWS, 6)]
+            )
+            model.compile("sgd", "mse")
+        found[f"{library}_predicted"] = model.predict(ids, batch_size=20, verbose=0)
+        found[f"own_{library}"] = _exported(model.export, "serve", ids)
+    module = tf.Module()
+    with strategy.scope():
+        module.table = tf.Variable(lambda: tf.random.stateless_normal([ROWS, 4], [1, 2]))
+    module.look_up = tf.function(
+        lambda ids: tf.gather(module.table, ids),
+        input_signature=[tf.TensorSpec([None, 5], tf.int64)],
+    )
+    before = module.look_up(ids)
+    found["own_module"] = _exported(lambda to: tf.saved_model.save(module, to), "look_up", ids)
+    return {**found, "module_predicted": module.look_up(ids), "before": before}
+
+
+def _exported(export: Callable[[str], Any], function: str, ids: tf.Tensor) -> Any:
+    """Exports to a folder of this worker, and returns what comes of it; [] where nothing is."""
+    with tempfile.TemporaryDirectory() as folder:
+        export(f"{folder}/model")
+        if not os.path.exists(f"{folder}/model"):
+            return []
+        loaded = tf.saved_model.load(f"{folder}/model")
+        return getattr(loaded, function)(ids).numpy()
+
+
+@case
 def refusals(strategy: Any) -> dict[str, Any]:
     """Uses that would need the whole table, or would be wrong: the error of each."""
     import keras
@@ -292,6 +330,24 @@ def refusals(strategy: Any) -> dict[str, Any]:
 
         is_divided(columns, "table", tf.TensorShape([4, 4]), tf.float32)
 
+    def export_of_a_trace() -> None:
+        module = tf.Module()
+        module.table = table
+        trace = tf.function(lambda: tf.gather(table, [1, 2])).get_concrete_function()
+        with tempfile.TemporaryDirectory() as folder:
+            tf.saved_model.save(module, folder, signatures=trace)
+
+    def backup_of_tf_keras() -> None:
+        import tf_keras
+
+        with strategy.scope():
+            layers = [tf_keras.layers.Embedding(ROWS, 4, input_length=5), tf_keras.layers.Flatten()]
+            model = tf_keras.Sequential([*layers, tf_keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        with tempfile.TemporaryDirectory() as folder:
+            backup = tf_keras.callbacks.BackupAndRestore(folder)
+            model.fit(batches(), verbose=0, callbacks=[backup])
+
     attempts: dict[str, Callable[[], Any]] = {
         "convert": lambda: tf.convert_to_tensor(table),
         "multiply": lambda: tf.matmul(tf.ones([1, ROWS]), table),
@@ -302,6 +358,8 @@ def refusals(strategy: Any) -> dict[str, Any]:
         "dense_gradient": dense_gradient,
         "other_optimizer": other_optimizer,
         "other_axis": other_axis,
+        "export": export_of_a_trace,
+        "backup": backup_of_tf_keras,
     }
     found = {}
     for name, attempt in attempts.items():

@@ -84,6 +84,9 @@ from tensorflow.python.ops.op_selector import UnliftableError
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, variable_accessed
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable as ResourceVariable
 
+# Writes a SavedModel, for `tf.saved_model.save` and tf_keras.
+from tensorflow.python.saved_model import save as saved_model_writer
+
 # Whether a SavedModel is being written, whose functions are traced for it.
 from tensorflow.python.saved_model import save_context
 
@@ -425,6 +428,25 @@ def announce_object_saves(around: Callable[[ObjectSave], Any]) -> None:
         )
 
     MultiDeviceSaver.save = announce
+
+
+def announce_saved_models(around: Callable[[Any, str, Callable[[str], Any]], Any]) -> None:
+    """Makes `around` write each SavedModel of TensorFlow 2.
+
+    It gets the object, the folder, and a function that writes the model to a folder.
+    """
+    write = saved_model_writer.save_and_return_nodes
+
+    def announce(obj: Any, export_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(obj, str(export_dir), lambda folder: write(obj, folder, *args, **kwargs))
+
+    saved_model_writer.save_and_return_nodes = announce
+
+
+def objects_in(root: Any) -> list[Any]:
+    """Returns an object that TensorFlow tracks, and those that it has, at any depth."""
+    objects, _ = ObjectGraphView(root).breadth_first_traversal()
+    return list(objects)
 
 
 def leave_checkpoints_alone(are_of_others: Callable[[str], bool]) -> None:

@@ -13,6 +13,7 @@ from tfdist.strategies.divided.initial_rows import own_rows_of, traced_shape
 from tfdist.strategies.divided.variable import DividedTableError, DividedVariable
 from tfdist.strategies.private_tensorflow import (
     constructor_arguments,
+    is_written_as_saved_model,
     make_partitioned_whole,
 )
 from tfdist.strategies.reductions.division import Division, division_of
@@ -114,6 +115,8 @@ class Tables:
         """
         collectives = self._reducer.collectives
         if not self.divides_partitioned or collectives.num_workers == 1:
+            return None
+        if is_written_as_saved_model():  # The variables of its graph are whole.
             return None
         beside = division_of(kwargs.get("colocate_with"))
         is_of_replica = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ

@@ -13,7 +13,12 @@ import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
 from tfdist.strategies.placement import HOST
-from tfdist.strategies.private_tensorflow import HiddenHandle, ResourceVariable, mark_as_read
+from tfdist.strategies.private_tensorflow import (
+    HiddenHandle,
+    ResourceVariable,
+    is_written_as_saved_model,
+    mark_as_read,
+)
 from tfdist.strategies.reductions.division import Division, division_of
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.row_exchange import is_of_own_rows, look_up
@@ -148,6 +153,9 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         if self._is_readable():
             return super().sparse_read(indices, name)
+        if is_written_as_saved_model():  # It holds the whole table.
+            with own_rows():
+                return super().sparse_read(indices, name)
         ids = tf.convert_to_tensor(indices)
         division, replica = self.division, replica_in_worker()
         message = f"{division.name}/look_up" + (f"_{replica}" if replica else "")
@@ -280,13 +288,11 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
 
     def _refuse_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
         raise self._refused(
-            "a tf.train.Checkpoint of a graph or in the background, or a SavedModel",
-            "Save a tf.train.Checkpoint of TensorFlow 2 in the foreground, save a model of Keras 3 "
-            "by model.save_weights('x.weights.h5') on all workers, or train an Estimator",
+            "a tf.train.Checkpoint of a graph or in the background",
+            "Save a tf.train.Checkpoint of TensorFlow 2 in the foreground, or train an Estimator",
         )
 
     _gather_saveables_for_checkpoint = _refuse_checkpoint
-    _export_to_saved_model_graph = _refuse_checkpoint
     _copy_trackable_to_cpu = _refuse_checkpoint
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

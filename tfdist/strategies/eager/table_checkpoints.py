@@ -32,7 +32,7 @@ from tfdist.strategies.private_tensorflow import (
     announce_object_saves,
     leave_checkpoints_alone,
 )
-from tfdist.strategies.reductions.division import division_of
+from tfdist.strategies.reductions.division import Division, division_of
 from tfdist.strategies.saving.disk_space import is_remote
 
 # The folders in which worker 0 saves what this worker sends, on other workers.
@@ -46,6 +46,16 @@ def adapt_checkpoints() -> None:
     leave_checkpoints_alone(lambda path: _folder(path) in _of_worker_0)
 
 
+def refuse_remote(path: str, division: Division) -> None:
+    """Raises a DividedTableError if a path to save to is on a remote file system."""
+    if is_remote(path):
+        raise DividedTableError(
+            f"{path} is not in a folder of this machine, and {division.name} is divided between "
+            f"{division.num_workers} workers: its slices are written as files and then merged. "
+            "Save to a folder of this machine, and copy it."
+        )
+
+
 def _folder(path: str) -> str:
     return os.path.dirname(os.path.abspath(path))
 
@@ -54,12 +64,7 @@ def _save(save: ObjectSave) -> Any:
     tables = [(key, tf_variable(one)) for key, one in save.objects if division_of(one) is not None]
     if not tables:
         return save.write(save.path)
-    if is_remote(save.path):
-        raise DividedTableError(
-            f"{save.path} is not in a folder of this machine, and {tables[0][1].division.name} is "
-            "divided between the workers: its slices are written as files and then merged. Save "
-            "to a folder of this machine."
-        )
+    refuse_remote(save.path, tables[0][1].division)
     with needs_all_workers("saving a divided table", lambda: f"saving {save.path}"):
         if tables[0][1].division.worker_index == 0:
             _write(save, tables)
