@@ -14,6 +14,16 @@ from tfdist.testing import FakeCluster
 pytestmark = pytest.mark.processes
 
 
+def _shared(words: Any) -> Any:
+    """Returns the sum of an embedding of two features, from one table: [batch]."""
+    identities = [tf.feature_column.categorical_column_with_identity(name, 101) for name in "ab"]
+    columns = tf.feature_column.shared_embeddings(
+        identities, 4, initializer=tf.compat.v1.truncated_normal_initializer(seed=5)
+    )
+    found = tf.keras.layers.DenseFeatures(columns)({"a": words[:, :1], "b": words[:, 1:3]})
+    return tf.reduce_sum(found * tf.range(8.0), 1) / 8  # [batch]
+
+
 def _train(optimizers: list[str], folder: str, max_steps: int, warm: str = "") -> list[str]:
     """Trains a table of words by each optimizer; returns the slices that this worker has of it."""
     import numpy as np
@@ -50,11 +60,11 @@ def _train(optimizers: list[str], folder: str, max_steps: int, warm: str = "") -
         kernel = v1.get_variable("kernel", [6], initializer=v1.ones_initializer())
         rows = tf.nn.embedding_lookup(table, features)  # [batch, 5, 6]
         again = v1.nn.safe_embedding_lookup_sparse([table], tf.sparse.from_dense(features))
-        out = tf.reduce_sum((tf.reduce_mean(rows, 1) + again) * kernel, 1)
+        out = tf.reduce_sum((tf.reduce_mean(rows, 1) + again) * kernel, 1) + _shared(features)
         loss = tf.reduce_mean(tf.square(out - labels))
         train_op = made[params["optimizer"]]().minimize(loss, v1.train.get_global_step())
         slices.extend(
-            v._save_slice_info.spec
+            f"{v.op.name} {v._save_slice_info.spec}"
             for v in v1.global_variables()
             if getattr(v, "_save_slice_info", None) is not None
         )
@@ -74,6 +84,7 @@ def _train(optimizers: list[str], folder: str, max_steps: int, warm: str = "") -
     return slices
 
 
+_SHARED = "a_b_shared_embedding"
 # Names in object-based checkpoints: the objects in it, and of each variable.
 _OBJECTS, _VALUE = "_CHECKPOINTABLE_OBJECT_GRAPH", ".ATTRIBUTES/VARIABLE_VALUE"
 
@@ -131,8 +142,12 @@ def test_a_checkpoint_of_workers_is_that_of_one_process_with_every_optimizer(
         timeout_s=150,
     )
     assert all(own and own != slices[0] for own in slices[1:])  # Each has other rows.
+    assert any(name.startswith(_SHARED) for name in slices[0])
     for optimizer in optimizers:
-        _check_equal(_values(tmp_path / optimizer), _values(alone / optimizer))
+        found = _values(tmp_path / optimizer)
+        _check_equal(found, _values(alone / optimizer))
+        first = tf.train.load_variable(f"{tmp_path}/{optimizer}/model.ckpt-0", _SHARED)
+        assert not np.array_equal(found[_SHARED], first)
     assert not list(tmp_path.glob("*/.tables-*"))
 
 
