@@ -24,7 +24,7 @@ NAMES = {
     "horovod": ["keras_adam", "tf_keras_ftrl", "own_loop"],
     "grpc 2 x 2": ["keras_adagrad", "tf_keras_clipnorm", "own_loop"],
 }
-_OTHERS = ("refusals", "wrong_ids", "exports")
+_OTHERS = ("refusals", "wrong_ids", "exports", "noted_gradients")
 _OF_NUMBERS = [name for name in divided_tables.CASES if name not in _OTHERS]
 
 
@@ -68,6 +68,14 @@ def test_what_needs_the_whole_table_is_refused_in_one_line(
         for name in ("convert", "multiply", "numpy", "assign_add", "dense_gradient"):
             assert "divided between 3 workers" in worker[f"own_{name}"]
             assert "1,616 bytes" in worker[f"own_{name}"]
+
+
+@pytest.mark.parametrize("layout", ["grpc"])
+def test_every_optimizer_lets_the_strategy_see_whether_anything_is_divided(
+    found: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    for worker in found("noted_gradients"):
+        assert worker == {"own_keras": 1, "own_tf_keras": 1, "own_v1": 1}
 
 
 @pytest.mark.parametrize("layout", ["grpc"])

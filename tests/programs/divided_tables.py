@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -300,6 +301,26 @@ def _exported(export: Callable[[str], Any], function: str, ids: tf.Tensor) -> An
         return getattr(loaded, function)(ids).numpy()
 
 
+def _export_of_a_trace(table: Any) -> None:
+    module = tf.Module()
+    module.table = table
+    trace = tf.function(lambda: tf.gather(table, [1, 2])).get_concrete_function()
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder, signatures=trace)
+
+
+def _backup_of_tf_keras(strategy: Any) -> None:
+    import tf_keras
+
+    with strategy.scope():
+        layers = [tf_keras.layers.Embedding(ROWS, 4, input_length=5), tf_keras.layers.Flatten()]
+        model = tf_keras.Sequential([*layers, tf_keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        backup = tf_keras.callbacks.BackupAndRestore(folder)
+        model.fit(batches(), verbose=0, callbacks=[backup])
+
+
 @case
 def refusals(strategy: Any) -> dict[str, Any]:
     """Uses that would need the whole table, or would be wrong: the error of each."""
@@ -330,24 +351,6 @@ def refusals(strategy: Any) -> dict[str, Any]:
 
         is_divided(columns, "table", tf.TensorShape([4, 4]), tf.float32)
 
-    def export_of_a_trace() -> None:
-        module = tf.Module()
-        module.table = table
-        trace = tf.function(lambda: tf.gather(table, [1, 2])).get_concrete_function()
-        with tempfile.TemporaryDirectory() as folder:
-            tf.saved_model.save(module, folder, signatures=trace)
-
-    def backup_of_tf_keras() -> None:
-        import tf_keras
-
-        with strategy.scope():
-            layers = [tf_keras.layers.Embedding(ROWS, 4, input_length=5), tf_keras.layers.Flatten()]
-            model = tf_keras.Sequential([*layers, tf_keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-        with tempfile.TemporaryDirectory() as folder:
-            backup = tf_keras.callbacks.BackupAndRestore(folder)
-            model.fit(batches(), verbose=0, callbacks=[backup])
-
     attempts: dict[str, Callable[[], Any]] = {
         "convert": lambda: tf.convert_to_tensor(table),
         "multiply": lambda: tf.matmul(tf.ones([1, ROWS]), table),
@@ -358,8 +361,8 @@ def refusals(strategy: Any) -> dict[str, Any]:
         "dense_gradient": dense_gradient,
         "other_optimizer": other_optimizer,
         "other_axis": other_axis,
-        "export": export_of_a_trace,
-        "backup": backup_of_tf_keras,
+        "export": lambda: _export_of_a_trace(table),
+        "backup": lambda: _backup_of_tf_keras(strategy),
     }
     found = {}
     for name, attempt in attempts.items():
@@ -369,6 +372,29 @@ def refusals(strategy: Any) -> dict[str, Any]:
             found[f"own_{name}"] = f"{type(error).__name__}: {error}"
         else:
             found[f"own_{name}"] = "nothing"
+    return found
+
+
+@case
+def noted_gradients(strategy: Any) -> dict[str, Any]:
+    """Counts how often each kind of optimizer tells the strategy's tables of gradients."""
+    import keras
+    import tf_keras
+
+    with strategy.scope():
+        weight = tf.Variable([1.0, 2.0])
+    optimizers = {
+        "keras": keras.optimizers.SGD(0.1),
+        "tf_keras": tf_keras.optimizers.SGD(0.1),
+        "v1": tf.compat.v1.train.GradientDescentOptimizer(0.1),
+    }
+    before, found = strategy.extended.tables, {}
+    for name, optimizer in optimizers.items():
+        tables = strategy.extended.tables = mock.Mock(spec=type(before))
+        gradients = [(tf.constant([1.0, 1.0]), weight)]
+        strategy.run(functools.partial(optimizer.apply_gradients, gradients))
+        found[f"own_{name}"] = tables.note_gradients.call_count
+    strategy.extended.tables = before
     return found
 
 
