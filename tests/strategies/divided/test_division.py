@@ -11,6 +11,7 @@ from tfdist.strategies.divided import pieces
 from tfdist.strategies.divided.initial_rows import own_rows_of
 from tfdist.strategies.divided.tables import Tables, check_partitioner, is_divided
 from tfdist.strategies.divided.variable import DividedTableError
+from tfdist.strategies.eager.table_checkpoints import refuse_remote
 from tfdist.strategies.reductions.division import Division
 
 
@@ -127,3 +128,9 @@ def test_worker_0_says_once_that_a_partitioner_divides_nothing(
     assert said.count("\n") == 1
     assert "the largest, words [100, 6] of 2,400 bytes, it gives [1, 1]" in said
     assert "max_shards=1 by default" in said
+
+
+def test_a_table_is_saved_to_a_folder_of_this_machine_alone() -> None:
+    refuse_remote("/models/checkpoint", divide(11, 3))
+    with pytest.raises(DividedTableError, match=r"gs://models/checkpoint is not .* this machine"):
+        refuse_remote("gs://models/checkpoint", divide(11, 3))
