@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import divided_tables
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.processes
@@ -32,11 +33,11 @@ OF_NUMBERS = {
     ],
     "grpc 2 x 2": ["keras_adagrad", "tf_keras_clipnorm", "own_loop"],
 }
-_REFUSALS = ["refusals", "wrong_ids"]
+_OTHERS = ["refusals", "wrong_ids", "exports", "noted_gradients"]
 NAMES = {
     **OF_NUMBERS,
-    "grpc": [*OF_NUMBERS["grpc"], *_REFUSALS],
-    "alone": [name for name in divided_tables.CASES if name not in _REFUSALS],
+    "grpc": [*OF_NUMBERS["grpc"], *_OTHERS],
+    "alone": [name for name in divided_tables.CASES if name not in _OTHERS],
 }
 
 
@@ -56,6 +57,17 @@ def test_each_program_has_a_layout() -> None:
 
 
 @pytest.mark.parametrize("layout", ["grpc"])
+def test_worker_0_exports_the_whole_table(
+    found: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    first, *others = found("exports")
+    for name in ("keras", "tf_keras", "module"):
+        np.testing.assert_array_equal(first[f"own_{name}"], first[f"{name}_predicted"], name)
+        assert all(worker[f"own_{name}"] == [] for worker in others)
+    np.testing.assert_array_equal(first["before"], first["module_predicted"])
+
+
+@pytest.mark.parametrize("layout", ["grpc"])
 def test_what_needs_the_whole_table_is_refused_in_one_line(
     found: Callable[[str], list[dict[str, Any]]],
 ) -> None:
@@ -66,6 +78,14 @@ def test_what_needs_the_whole_table_is_refused_in_one_line(
         for name in ("convert", "multiply", "numpy", "assign_add", "dense_gradient"):
             assert "divided between 3 workers" in worker[f"own_{name}"]
             assert "1,616 bytes" in worker[f"own_{name}"]
+
+
+@pytest.mark.parametrize("layout", ["grpc"])
+def test_every_optimizer_lets_the_strategy_see_whether_anything_is_divided(
+    found: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    for worker in found("noted_gradients"):
+        assert worker == {"own_keras": 1, "own_tf_keras": 1, "own_v1": 1}
 
 
 @pytest.mark.parametrize("layout", ["grpc"])

@@ -1,5 +1,6 @@
 """Checkpoints of Estimators with a divided table: any number of workers, and none, read them."""
 
+import importlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,16 @@ import tensorflow as tf
 from tfdist.testing import FakeCluster
 
 pytestmark = pytest.mark.processes
+
+
+def _shared(words: Any) -> Any:
+    """Returns the sum of an embedding of two features, from one table: [batch]."""
+    identities = [tf.feature_column.categorical_column_with_identity(name, 101) for name in "ab"]
+    columns = tf.feature_column.shared_embeddings(
+        identities, 4, initializer=tf.compat.v1.truncated_normal_initializer(seed=5)
+    )
+    found = tf.keras.layers.DenseFeatures(columns)({"a": words[:, :1], "b": words[:, 1:3]})
+    return tf.reduce_sum(found * tf.range(8.0), 1) / 8  # [batch]
 
 
 def _train(optimizers: list[str], folder: str, max_steps: int, warm: str = "") -> list[str]:
@@ -49,11 +60,11 @@ def _train(optimizers: list[str], folder: str, max_steps: int, warm: str = "") -
         kernel = v1.get_variable("kernel", [6], initializer=v1.ones_initializer())
         rows = tf.nn.embedding_lookup(table, features)  # [batch, 5, 6]
         again = v1.nn.safe_embedding_lookup_sparse([table], tf.sparse.from_dense(features))
-        out = tf.reduce_sum((tf.reduce_mean(rows, 1) + again) * kernel, 1)
+        out = tf.reduce_sum((tf.reduce_mean(rows, 1) + again) * kernel, 1) + _shared(features)
         loss = tf.reduce_mean(tf.square(out - labels))
         train_op = made[params["optimizer"]]().minimize(loss, v1.train.get_global_step())
         slices.extend(
-            v._save_slice_info.spec
+            f"{v.op.name} {v._save_slice_info.spec}"
             for v in v1.global_variables()
             if getattr(v, "_save_slice_info", None) is not None
         )
@@ -73,9 +84,15 @@ def _train(optimizers: list[str], folder: str, max_steps: int, warm: str = "") -
     return slices
 
 
+_SHARED = "a_b_shared_embedding"
+# Names in object-based checkpoints: the objects in it, and of each variable.
+_OBJECTS, _VALUE = "_CHECKPOINTABLE_OBJECT_GRAPH", ".ATTRIBUTES/VARIABLE_VALUE"
+
+
 def _values(folder: Path) -> dict[str, Any]:
     reader = tf.train.load_checkpoint(str(folder))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    names = reader.get_variable_to_shape_map().keys() - {_OBJECTS}
+    return {name: reader.get_tensor(name) for name in names}
 
 
 def _check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -131,8 +148,12 @@ def test_a_checkpoint_of_workers_is_that_of_one_process_with_every_optimizer(
         timeout_s=150,
     )
     assert all(own and own != slices[0] for own in slices[1:])  # Each has other rows.
+    assert any(name.startswith(_SHARED) for name in slices[0])
     for optimizer in optimizers:
-        _check_equal(_values(tmp_path / optimizer), _values(alone / optimizer))
+        found = _values(tmp_path / optimizer)
+        _check_equal(found, _values(alone / optimizer))
+        first = tf.train.load_variable(f"{tmp_path}/{optimizer}/model.ckpt-0", _SHARED)
+        assert not np.array_equal(found[_SHARED], first)
     assert not list(tmp_path.glob("*/.tables-*"))
 
 
@@ -162,3 +183,35 @@ def test_a_warm_start_gives_each_worker_its_rows(
     np.testing.assert_array_equal(
         warm["table"][90:100], before[90:100]
     )  # No batch has these words.
+
+
+def _train_loops(folder: str, num_steps: int, alone: str = "") -> Any:
+    """Trains by loops from checkpoint to checkpoint, in `alone` without a break before."""
+    programs = importlib.import_module("divided_tables")
+    if alone:
+        programs.train_from_checkpoints(alone, 3 * num_steps)
+    return programs.train_from_checkpoints(folder, num_steps)
+
+
+def test_loops_of_any_number_of_workers_go_on_from_a_checkpoint_of_any_number(
+    fake_cluster: Any, tmp_path: Path
+) -> None:
+    alone, divided = tmp_path / "alone", tmp_path / "divided"
+    fake_cluster.run(_train_loops, str(divided), 5, str(alone), engine="none", num_workers=1)
+    fake_cluster.run(_train_loops, str(divided), 5, engine="grpc", num_workers=2)
+    found = fake_cluster.run(_train_loops, str(divided), 5, engine="horovod", num_workers=3)
+
+    for library in ("keras", "tf_keras"):
+        stored = _values(divided / library)
+        num_saves = {f"save_counter/{_VALUE}": 3}
+        _check_equal(stored, {**_values(alone / library), **num_saves})
+        for worker in found:
+            assert worker[library]["seen"] == stored[f"seen/{_VALUE}"] == 15 * 24
+            rows = np.array(worker[library]["rows"], np.float32)
+            assert any(np.array_equal(rows, value) for value in stored.values())
+        assert len(list((divided / library).glob("*.index"))) == 1  # The newest alone is kept.
+        assert not list((divided / library).glob(".tables-*"))
+    whole = tf.Variable(tf.zeros([101, 6]))
+    state = tf.train.Checkpoint(table=tf.train.Checkpoint(embeddings=whole))
+    state.restore(tf.train.latest_checkpoint(str(divided / "tf_keras"))).expect_partial()
+    np.testing.assert_array_equal(whole, np.array(found[0]["tf_keras"]["rows"], np.float32))

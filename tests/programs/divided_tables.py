@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -30,13 +33,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def run_all(num_replicas: int = 1, names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Runs the programs in turn; one that fails returns its error as "error"."""
-    from tfdist.strategies import strategy_for_run
-
-    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
-        min_shard_bytes=256, max_shards=1 << 20
-    )
-    strategy = strategy_for_run(num_replicas=num_replicas, variable_partitioner=partitioner)
-    strategy.scope()  # Meets the other workers.
+    strategy = _strategy(num_replicas)
     results: dict[str, dict[str, Any]] = {}
     for name in names or CASES:
         try:
@@ -48,6 +45,74 @@ def run_all(num_replicas: int = 1, names: Sequence[str] = ()) -> dict[str, dict[
             for key, value in found.items()
         }
     return results
+
+
+def _strategy(num_replicas: int) -> Any:
+    from tfdist.strategies import strategy_for_run
+
+    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
+        min_shard_bytes=256, max_shards=1 << 20
+    )
+    strategy = strategy_for_run(num_replicas=num_replicas, variable_partitioner=partitioner)
+    strategy.scope()  # Meets the other workers.
+    return strategy
+
+
+def train_from_checkpoints(folder: str, num_steps: int) -> dict[str, Any]:
+    """Trains layers of both Keras libraries by loops that go on from their newest checkpoint.
+
+    They restore before they have variables. All workers save together, after some steps.
+    """
+    strategy = _strategy(1)
+    return {
+        library: _train_from_checkpoint(
+            strategy, importlib.import_module(library), f"{folder}/{library}", num_steps
+        )
+        for library in ("keras", "tf_keras")
+    }
+
+
+def _train_from_checkpoint(strategy: Any, keras: Any, folder: str, num_steps: int) -> Any:
+    with strategy.scope():
+        table = keras.layers.Embedding(
+            ROWS, 6, embeddings_initializer=keras.initializers.RandomUniform(seed=3)
+        )
+        dense = keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(seed=4))
+        optimizer = keras.optimizers.Adam(0.01)
+        step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        seen = tf.Variable(
+            0.0,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+    state = tf.train.Checkpoint(table=table, dense=dense, optimizer=optimizer, step=step, seen=seen)
+    manager = tf.train.CheckpointManager(state, folder, max_to_keep=1)
+    state.restore(manager.latest_checkpoint)
+    with strategy.scope():
+        table.build([None, 5])
+        dense.build([None, 6])
+        weights = [table.embeddings, dense.kernel, dense.bias]
+        optimizer.build(weights)
+
+    def replica_step(batch: Any) -> None:
+        ids, labels = batch
+        with tf.GradientTape() as tape:
+            out = dense(tf.reduce_mean(table(ids), 1))
+            loss = tf.reduce_sum(tf.square(out - labels)) / BATCH
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        seen.assign_add(tf.cast(tf.shape(ids)[0], tf.float32))
+
+    @tf.function
+    def train(batch: Any) -> None:
+        strategy.run(replica_step, (batch,))
+
+    data = batches().skip(int(step)).take(num_steps)
+    for batch in strategy.experimental_distribute_dataset(data):
+        train(batch)
+        step.assign_add(1)
+    manager.save(checkpoint_number=int(step))
+    return {"rows": all_rows(strategy, table.embeddings).tolist(), "seen": float(seen)}
 
 
 def case(function: Case) -> Case:
@@ -201,6 +266,62 @@ def masked_and_ragged(strategy: Any) -> dict[str, Any]:
 
 
 @case
+def exports(strategy: Any) -> dict[str, Any]:
+    """SavedModels of both Keras libraries, and of a tf.function that is called before and after."""
+    found: dict[str, Any] = {}
+    ids = tf.reshape(tf.range(ROWS - 1, dtype=tf.int64), [-1, 5])
+    for library in ("keras", "tf_keras"):
+        keras = importlib.import_module(library)
+        with strategy.scope():
+            model = keras.Sequential(
+                [keras.layers.Input((5,), dtype="int64"), keras.layers.Embedding(ROWS, 6)]
+            )
+            model.compile("sgd", "mse")
+        found[f"{library}_predicted"] = model.predict(ids, batch_size=20, verbose=0)
+        found[f"own_{library}"] = _exported(model.export, "serve", ids)
+    module = tf.Module()
+    with strategy.scope():
+        module.table = tf.Variable(lambda: tf.random.stateless_normal([ROWS, 4], [1, 2]))
+    module.look_up = tf.function(
+        lambda ids: tf.gather(module.table, ids),
+        input_signature=[tf.TensorSpec([None, 5], tf.int64)],
+    )
+    before = module.look_up(ids)
+    found["own_module"] = _exported(lambda to: tf.saved_model.save(module, to), "look_up", ids)
+    return {**found, "module_predicted": module.look_up(ids), "before": before}
+
+
+def _exported(export: Callable[[str], Any], function: str, ids: tf.Tensor) -> Any:
+    """Exports to a folder of this worker, and returns what comes of it; [] where nothing is."""
+    with tempfile.TemporaryDirectory() as folder:
+        export(f"{folder}/model")
+        if not os.path.exists(f"{folder}/model"):
+            return []
+        loaded = tf.saved_model.load(f"{folder}/model")
+        return getattr(loaded, function)(ids).numpy()
+
+
+def _export_of_a_trace(table: Any) -> None:
+    module = tf.Module()
+    module.table = table
+    trace = tf.function(lambda: tf.gather(table, [1, 2])).get_concrete_function()
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder, signatures=trace)
+
+
+def _backup_of_tf_keras(strategy: Any) -> None:
+    import tf_keras
+
+    with strategy.scope():
+        layers = [tf_keras.layers.Embedding(ROWS, 4, input_length=5), tf_keras.layers.Flatten()]
+        model = tf_keras.Sequential([*layers, tf_keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        backup = tf_keras.callbacks.BackupAndRestore(folder)
+        model.fit(batches(), verbose=0, callbacks=[backup])
+
+
+@case
 def refusals(strategy: Any) -> dict[str, Any]:
     """Uses that would need the whole table, or would be wrong: the error of each."""
     import keras
@@ -240,6 +361,8 @@ def refusals(strategy: Any) -> dict[str, Any]:
         "dense_gradient": dense_gradient,
         "other_optimizer": other_optimizer,
         "other_axis": other_axis,
+        "export": lambda: _export_of_a_trace(table),
+        "backup": lambda: _backup_of_tf_keras(strategy),
     }
     found = {}
     for name, attempt in attempts.items():
@@ -249,6 +372,29 @@ def refusals(strategy: Any) -> dict[str, Any]:
             found[f"own_{name}"] = f"{type(error).__name__}: {error}"
         else:
             found[f"own_{name}"] = "nothing"
+    return found
+
+
+@case
+def noted_gradients(strategy: Any) -> dict[str, Any]:
+    """Counts how often each kind of optimizer tells the strategy's tables of gradients."""
+    import keras
+    import tf_keras
+
+    with strategy.scope():
+        weight = tf.Variable([1.0, 2.0])
+    optimizers = {
+        "keras": keras.optimizers.SGD(0.1),
+        "tf_keras": tf_keras.optimizers.SGD(0.1),
+        "v1": tf.compat.v1.train.GradientDescentOptimizer(0.1),
+    }
+    before, found = strategy.extended.tables, {}
+    for name, optimizer in optimizers.items():
+        tables = strategy.extended.tables = mock.Mock(spec=type(before))
+        gradients = [(tf.constant([1.0, 1.0]), weight)]
+        strategy.run(functools.partial(optimizer.apply_gradients, gradients))
+        found[f"own_{name}"] = tables.note_gradients.call_count
+    strategy.extended.tables = before
     return found
 
 

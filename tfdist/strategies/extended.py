@@ -245,6 +245,7 @@ class WorkerExtended(v1.distribute.StrategyExtended):  # type: ignore[misc]
         if not all(isinstance(to, tf.Variable) for _, to in value_destination_pairs):
             return self._combined(values, reduce_op)
         targets = [to for _, to in value_destination_pairs]
+        self.tables.note_gradients()
         return self.reducer.reduce_gradients(
             values,
             [name_of(to) for to in targets],

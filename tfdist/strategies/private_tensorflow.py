@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,6 +33,12 @@ from tensorflow.python.autograph.core import config as autograph
 
 # The module that writes AutoGraph's code to files.
 from tensorflow.python.autograph.pyct import loader
+
+# The functions that write the file `checkpoint`, and delete a checkpoint's files.
+from tensorflow.python.checkpoint import checkpoint_management
+
+# Writes the values of a tf.train.Checkpoint and of a SavedModel.
+from tensorflow.python.checkpoint.functional_saver import MultiDeviceSaver
 
 # Lists the variables that a tf.train.Checkpoint saves, for a Saver, as a Scaffold does on finalize.
 from tensorflow.python.checkpoint.graph_view import ObjectGraphView
@@ -77,6 +84,9 @@ from tensorflow.python.ops.op_selector import UnliftableError
 # own, which makes a variable of a handle. The function tells the tapes that a variable is read.
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, variable_accessed
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable as ResourceVariable
+
+# Writes a SavedModel, for `tf.saved_model.save` and tf_keras.
+from tensorflow.python.saved_model import save as saved_model_writer
 
 # Whether a SavedModel is being written, whose functions are traced for it.
 from tensorflow.python.saved_model import save_context
@@ -371,6 +381,90 @@ def saver_of_checkpoint(root: Any, **extra: Any) -> v1.train.Saver:
     attached = [reference(name, variable) for name, variable in extra.items()]
     view = ObjectGraphView(root, attached_dependencies=attached)
     return v1.train.Saver(var_list=view.frozen_saveable_objects(), sharded=True)
+
+
+def value_of_checkpoint(initial_value: Any) -> Any:
+    """Returns an initial value that a `tf.train.Checkpoint` gives a new variable; None if another.
+
+    It has the `checkpoint_position`, and is called with the whole shape and a `shard_info`.
+    """
+    value = initial_value
+    function = value.func if isinstance(value, functools.partial) else value
+    kind = tf.__internal__.tracking.CheckpointInitialValueCallable
+    return function if isinstance(function, kind) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectSave:
+    """A save of a `tf.train.Checkpoint`, or of the values of a SavedModel, in TensorFlow 2.
+
+    Attributes:
+      path: The checkpoint's path, without endings.
+      objects: The objects that have values, and the name of each value in the checkpoint.
+      write: Writes all values to a path.
+      read: Reads all values as `write` does, and writes nothing.
+    """
+
+    path: str
+    objects: Sequence[tuple[str, Any]]
+    write: Callable[[str], Any]
+    read: Callable[[], Any]
+
+
+def announce_object_saves(around: Callable[[ObjectSave], Any]) -> None:
+    """Makes `around` do each save of a `tf.train.Checkpoint` that is executed eagerly."""
+    save = MultiDeviceSaver.save
+
+    def announce(self: Any, file_prefix: Any, options: Any = None) -> Any:
+        if not tf.executing_eagerly():
+            return save(self, file_prefix, options)
+        restores = self._keys_to_restore_fn.items()  # Methods of the objects.
+        return around(
+            ObjectSave(
+                path=tf.convert_to_tensor(file_prefix).numpy().decode(),
+                objects=[(key, getattr(method, "__self__", None)) for (key, _), method in restores],
+                write=lambda path: save(self, tf.constant(path), options),
+                read=lambda: self._get_shards_by_task(None),
+            )
+        )
+
+    MultiDeviceSaver.save = announce
+
+
+def announce_saved_models(around: Callable[[Any, str, Callable[[str], Any]], Any]) -> None:
+    """Makes `around` write each SavedModel of TensorFlow 2.
+
+    It gets the object, the folder, and a function that writes the model to a folder.
+    """
+    write = saved_model_writer.save_and_return_nodes
+
+    def announce(obj: Any, export_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(obj, str(export_dir), lambda folder: write(obj, folder, *args, **kwargs))
+
+    saved_model_writer.save_and_return_nodes = announce
+
+
+def objects_in(root: Any) -> list[Any]:
+    """Returns an object that TensorFlow tracks, and those that it has, at any depth."""
+    objects, _ = ObjectGraphView(root).breadth_first_traversal()
+    return list(objects)
+
+
+def leave_checkpoints_alone(are_of_others: Callable[[str], bool]) -> None:
+    """Makes TensorFlow neither note nor delete checkpoints of another worker, given by a path."""
+    module = checkpoint_management
+    note, delete = module.update_checkpoint_state_internal, module._delete_file_if_exists
+
+    def note_own(save_dir: str, model_checkpoint_path: str, *args: Any, **kwargs: Any) -> None:
+        if not are_of_others(model_checkpoint_path):
+            note(save_dir, model_checkpoint_path, *args, **kwargs)
+
+    def delete_own(filespec: str) -> None:
+        if not are_of_others(filespec):
+            delete(filespec)
+
+    module.update_checkpoint_state_internal = note_own
+    module._delete_file_if_exists = delete_own
 
 
 def listeners_of(saver: v1.train.CheckpointSaverHook) -> list[v1.train.CheckpointSaverListener]:

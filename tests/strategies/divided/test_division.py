@@ -1,6 +1,7 @@
 """Divisions: the rows of each worker, their owners, and the pieces of a checkpoint."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import tensorflow as tf
 
 from tfdist.strategies.divided import pieces
 from tfdist.strategies.divided.initial_rows import own_rows_of
-from tfdist.strategies.divided.tables import check_partitioner, is_divided
+from tfdist.strategies.divided.tables import Tables, check_partitioner, is_divided
 from tfdist.strategies.divided.variable import DividedTableError
+from tfdist.strategies.eager.table_checkpoints import refuse_remote
 from tfdist.strategies.reductions.division import Division
 
 
@@ -103,3 +105,32 @@ def test_another_axis_is_refused_with_its_fix() -> None:
 def test_what_is_no_partitioner_is_refused_with_one_that_divides() -> None:
     with pytest.raises(ValueError, match=r"MinSizePartitioner\(max_shards=2\), got 3\.$"):
         check_partitioner(3)
+
+
+@pytest.mark.parametrize(("max_shards", "worker"), [(1, 0), (1, 1), (2, 0)])
+def test_worker_0_says_once_that_a_partitioner_divides_nothing(
+    capsys: pytest.CaptureFixture[str], max_shards: int, worker: int
+) -> None:
+    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
+        min_shard_bytes=256, max_shards=max_shards
+    )
+    collectives = SimpleNamespace(num_workers=2, worker_index=worker)
+    tables = Tables(partitioner, cast(Any, SimpleNamespace(collectives=collectives)))
+    tables.note_gradients()  # Of no variable.
+    for name, rows in (("bias", 6), ("words", 100), ("users", 50)):
+        tables.plan({"name": name, "initial_value": lambda n=rows: tf.zeros([n, 6])})
+    tables.note_gradients()
+    tables.note_gradients()
+    said = capsys.readouterr().err
+    if max_shards == 2 or worker == 1:
+        assert said == ""
+        return
+    assert said.count("\n") == 1
+    assert "the largest, words [100, 6] of 2,400 bytes, it gives [1, 1]" in said
+    assert "max_shards=1 by default" in said
+
+
+def test_a_table_is_saved_to_a_folder_of_this_machine_alone() -> None:
+    refuse_remote("/models/checkpoint", divide(11, 3))
+    with pytest.raises(DividedTableError, match=r"gs://models/checkpoint is not .* this machine"):
+        refuse_remote("gs://models/checkpoint", divide(11, 3))

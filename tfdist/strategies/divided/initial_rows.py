@@ -15,11 +15,13 @@ known here is computed whole, of which a worker then keeps its rows; one line sa
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.process.endings import print_to_stderr
+from tfdist.strategies.private_tensorflow import value_of_checkpoint
 from tfdist.strategies.reductions.division import Division
 
 # Counters for each group of numbers that a random op draws.
@@ -49,6 +51,10 @@ def traced_shape(value: Any, dtype: Any) -> tuple[tf.TensorShape, tf.DType] | No
     if not callable(value):
         tensor = value if tf.is_tensor(value) else tf.convert_to_tensor(value, dtype)
         return tensor.shape, tensor.dtype
+    restored = value_of_checkpoint(value)
+    if restored is not None:
+        shape = restored.checkpoint_position.value_shape()
+        return tf.TensorShape(shape), tf.as_dtype(dtype or tf.float32)
     try:
         with tf.Graph().as_default():
             tensor = tf.convert_to_tensor(value(), dtype)
@@ -69,6 +75,9 @@ def own_rows_of(value: Any, division: Division) -> tf.Tensor:
         return (
             _rows(tensor, division) if tf.is_symbolic_tensor(tensor) else _sliced(tensor, division)
         )
+    restored = value_of_checkpoint(value)
+    if restored is not None:
+        return _read(restored, division)
     if not tf.executing_eagerly():
         return _rows(tf.convert_to_tensor(value(), division.dtype), division)
     rows: list[tf.Tensor] = []
@@ -78,6 +87,13 @@ def own_rows_of(value: Any, division: Division) -> tf.Tensor:
         return rows[0]
 
     return tf.compat.v1.wrap_function(trace, []).prune([], rows[0])()
+
+
+def _read(restored: Any, division: Division) -> tf.Tensor:
+    """Returns this worker's rows of a checkpoint."""
+    offset = [division.own_start, *(0 for _ in division.shape[1:])]
+    own = SimpleNamespace(shape=division.own_shape, offset=offset)
+    return tf.convert_to_tensor(restored(division.shape, shard_info=own), division.dtype)
 
 
 def _rows(whole: tf.Tensor, division: Division) -> tf.Tensor:

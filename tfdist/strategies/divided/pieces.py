@@ -19,10 +19,11 @@ whole variable. All workers run the same pieces in the same order. Every worker 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,7 +154,7 @@ class GraphPieces:
         """
         graph = session.graph
         forget(graph)
-        kept = None if folder is None else _new_folder(folder)
+        kept = None if folder is None else new_folder(folder)
         number = 0
         for variable, ops in zip(self.variables, self._ops, strict=True):
             name = variable.name_in_checkpoint
@@ -192,6 +193,23 @@ def piece_of_owner(variable: DividedVariable, piece: Piece) -> tf.Tensor:
             bits = tf.bitcast(rows, bits_dtype)
         (total,) = collectives.sum([bits], f"{division.name}/piece")
         return tf.bitcast(total, variable.dtype)
+
+
+def write_pieces(tables: Sequence[tuple[str, DividedVariable]], folder: str | None) -> None:
+    """Writes the rows of all others to files in a folder, in TensorFlow 2; None writes nothing.
+
+    A collective. `merge_own` merges the files.
+
+    Args:
+      tables: The tables, and their names in the checkpoint.
+      folder: The folder, on worker 0; None elsewhere.
+    """
+    numbers = itertools.count()
+    for name, variable in tables:
+        for piece in pieces_of_others(variable.division):
+            rows, number = piece_of_owner(variable, piece), next(numbers)
+            if folder is not None:
+                _write(os.path.join(folder, f"{_PIECE}-{number}"), name, piece.spec, rows.numpy())
 
 
 def give_piece(variable: DividedVariable, piece: Piece, rows: Any) -> None:
@@ -244,7 +262,7 @@ def forget(graph: tf.Graph) -> None:
     """Removes pieces that no checkpoint has taken."""
     left = _collected.pop(graph, None)
     if left is not None:
-        _remove(left)
+        remove(left)
 
 
 def merge(path: str, folder: str) -> None:
@@ -252,27 +270,40 @@ def merge(path: str, folder: str) -> None:
 
     The values stay in the files that they are in, which get other names.
     """
-    own = os.path.join(folder, _OWN)
+    own = own_path(folder)
     directory, name = os.path.split(path)
     for file in os.listdir(directory):
         if file == f"{name}.index" or file.startswith(f"{name}.data-"):
             os.replace(os.path.join(directory, file), own + file[len(name) :])
+    merge_own(path, folder)
+
+
+def own_path(folder: str) -> str:
+    """Returns the path for worker 0's own values in a folder of pieces."""
+    return os.path.join(folder, _OWN)
+
+
+def merge_own(path: str, folder: str) -> None:
+    """Merges own values and the pieces in a folder into a checkpoint, and removes the folder."""
     numbers = sorted(
         int(file.split("-")[1].split(".")[0])
         for file in os.listdir(folder)
         if file.startswith(_PIECE) and file.endswith(".index")
     )
-    prefixes = [own, *(os.path.join(folder, f"{_PIECE}-{number}") for number in numbers)]
+    prefixes = [
+        own_path(folder),
+        *(os.path.join(folder, f"{_PIECE}-{number}") for number in numbers),
+    ]
     with tf.Graph().as_default(), v1.Session() as session:
         session.run(
             tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=prefixes, destination_prefix=path, delete_old_dirs=False
             )
         )
-    _remove(folder)
+    remove(folder)
 
 
-def _new_folder(around: str) -> str:
+def new_folder(around: str) -> str:
     """Makes a folder for pieces, and removes those of a process that ended while it saved."""
     os.makedirs(around, exist_ok=True)
     for path in Path(around).glob(f"{_PREFIX}*"):
@@ -283,7 +314,8 @@ def _new_folder(around: str) -> str:
     return tempfile.mkdtemp(dir=own)
 
 
-def _remove(folder: str) -> None:
+def remove(folder: str) -> None:
+    """Removes a folder of pieces."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # It has those of another save.
         os.rmdir(os.path.dirname(folder))

@@ -13,6 +13,7 @@ from tfdist.strategies.divided.initial_rows import own_rows_of, traced_shape
 from tfdist.strategies.divided.variable import DividedTableError, DividedVariable
 from tfdist.strategies.private_tensorflow import (
     constructor_arguments,
+    is_written_as_saved_model,
     make_partitioned_whole,
 )
 from tfdist.strategies.reductions.division import Division, division_of
@@ -87,6 +88,9 @@ class Tables:
         self._partitioner = partitioner
         self._reducer = reducer
 
+        # Bytes, name, shape and dtype of the largest variable that the partitioner leaves whole.
+        self._largest_whole: tuple[int, str, tf.TensorShape, Any] | None = None
+        self._may_name_whole = partitioner is not None
         self.divides_partitioned = False
         self._partitioned: set[str] = set()  # Names of variables that are made next.
         if partitioner is not None:
@@ -115,6 +119,8 @@ class Tables:
         collectives = self._reducer.collectives
         if not self.divides_partitioned or collectives.num_workers == 1:
             return None
+        if is_written_as_saved_model():  # The variables of its graph are whole.
+            return None
         beside = division_of(kwargs.get("colocate_with"))
         is_of_replica = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
         found = (
@@ -137,7 +143,9 @@ class Tables:
             name in self._partitioned
             or (self._partitioner and is_divided(self._partitioner, name, shape, dtype))
         ):
+            self._note_whole(_full_name(name), shape, dtype)
             return None
+        self._may_name_whole = False
         self._partitioned.discard(name)
         return Division(
             name=_full_name(name),
@@ -146,6 +154,29 @@ class Tables:
             num_workers=collectives.num_workers,
             worker_index=collectives.worker_index,
         )
+
+    def _note_whole(self, name: str, shape: tf.TensorShape, dtype: tf.DType) -> None:
+        num_bytes = int(shape.num_elements() or 0) * int(dtype.size)
+        if self._largest_whole is None or num_bytes > self._largest_whole[0]:
+            self._largest_whole = num_bytes, name, shape, dtype
+
+    def note_gradients(self) -> None:
+        """Prints once, on worker 0, that the program's partitioner has divided no variable.
+
+        To be called where gradients are reduced, when a model's variables have been made.
+        """
+        if not self._may_name_whole or self._partitioner is None or self._largest_whole is None:
+            return
+        self._may_name_whole = False
+        if self._reducer.collectives.worker_index == 0:
+            num_bytes, name, shape, dtype = self._largest_whole
+            shards = [int(number) for number in self._partitioner(shape=shape, dtype=dtype)]
+            print_to_stderr(
+                f"variable_partitioner divides no variable: for the largest, {name} "
+                f"{shape.as_list()} of {num_bytes:,} bytes, it gives {shards}. TensorFlow's "
+                "partitioners have max_shards=1 by default: give max_shards=1 << 20, and bytes of "
+                "a shard that are less than a table's."
+            )
 
     def create(self, division: Division, kwargs: dict[str, Any]) -> DividedVariable:
         """Makes this worker's rows of a table, where a device is entered already."""

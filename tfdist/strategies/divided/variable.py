@@ -12,7 +12,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.process.endings import OneLineError
-from tfdist.strategies.private_tensorflow import HiddenHandle, ResourceVariable, mark_as_read
+from tfdist.strategies.placement import HOST
+from tfdist.strategies.private_tensorflow import (
+    HiddenHandle,
+    ResourceVariable,
+    is_written_as_saved_model,
+    mark_as_read,
+)
 from tfdist.strategies.reductions.division import Division, division_of
 from tfdist.strategies.reductions.reducer import Reducer
 from tfdist.strategies.reductions.row_exchange import is_of_own_rows, look_up
@@ -147,6 +153,9 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         if self._is_readable():
             return super().sparse_read(indices, name)
+        if is_written_as_saved_model():  # It holds the whole table.
+            with own_rows():
+                return super().sparse_read(indices, name)
         ids = tf.convert_to_tensor(indices)
         division, replica = self.division, replica_in_worker()
         message = f"{division.name}/look_up" + (f"_{replica}" if replica else "")
@@ -248,19 +257,42 @@ class DividedVariable(ResourceVariable):  # type: ignore[misc]
                 "strategy.run, which sends them."
             )
 
-    # Checkpoints of TensorFlow 2 hold all that they save.
+    # Checkpoints of TensorFlow 2.
+
+    def _serialize_to_tensors(self) -> Any:
+        """Returns what a `tf.train.Checkpoint` of this worker stores: a slice of its rows.
+
+        `eager.table_checkpoints` adds those of the others.
+        """
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            self._refuse_checkpoint()
+        own = super()._serialize_to_tensors()
+        spec = self.division.slice_info(self.division.name).spec
+
+        return {
+            key: {spec: type(read)(self._own_for_checkpoint, self.dtype, self.device)}
+            for key, read in own.items()
+        }
+
+    def _own_for_checkpoint(self) -> tf.Tensor:
+        """Returns this worker's rows, on the host, without a copy if they are there."""
+        with tf.device(self.device), own_rows():
+            rows = self.read_value_no_copy()
+        with tf.device(HOST):
+            return tf.identity(rows)
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        rows = {key: tf.nest.flatten(read)[0] for key, read in restored_tensors.items()}
+        with own_rows():
+            return super()._restore_from_tensors(rows)
 
     def _refuse_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
         raise self._refused(
-            "a tf.train.Checkpoint or SavedModel",
-            "Save a model of Keras 3 by model.save_weights('x.weights.h5') on all workers, or "
-            "train an Estimator",
+            "a tf.train.Checkpoint of a graph or in the background",
+            "Save a tf.train.Checkpoint of TensorFlow 2 in the foreground, or train an Estimator",
         )
 
-    _serialize_to_tensors = _refuse_checkpoint
-    _restore_from_tensors = _refuse_checkpoint
     _gather_saveables_for_checkpoint = _refuse_checkpoint
-    _export_to_saved_model_graph = _refuse_checkpoint
     _copy_trackable_to_cpu = _refuse_checkpoint
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -31,6 +31,8 @@ from tfdist.strategies.eager.replica_variable import (
     has_own_values,
 )
 from tfdist.strategies.eager.run import needs_all_workers
+from tfdist.strategies.eager.table_checkpoints import adapt_checkpoints
+from tfdist.strategies.eager.table_exports import adapt_exports
 from tfdist.strategies.placement import HOST, Placement
 from tfdist.strategies.private_tensorflow import (
     ResourceVariable,
@@ -88,6 +90,8 @@ class EagerVariables:
                     "making a variable", lambda: f"making the variable {division.name}"
                 ):
                     self._compare(f"{division.name}, {division.describe()}")
+                adapt_checkpoints()
+                adapt_exports()
                 return self._tables.create(division, kwargs)
         colocate_with = kwargs.pop("colocate_with", None)
         if self._reducer.num_replicas == 1 or kwargs.get("name") in _OF_ONE_WORKER:

@@ -26,10 +26,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.process.endings import print_to_stderr
+from tfdist.strategies.divided.variable import DividedTableError
 from tfdist.strategies.keras.extension import extends, strategy_of
 from tfdist.strategies.keras.fit import FitPosition, current_fit
 from tfdist.strategies.keras.snapshots import state_of
 from tfdist.strategies.keras.table_files import has_divided
+from tfdist.strategies.reductions.division import division_of
 from tfdist.strategies.saving.checked_files import begin_save, end_save, recover, write_json
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, ModelDirError
 from tfdist.strategies.saving.disk_space import (
@@ -55,6 +57,7 @@ def adapt_backups(library: ModuleType, is_keras_3: bool) -> None:
         run = current_fit()
         if run is None or getattr(self.model, "optimizer", None) is None:
             return original(self, *args, **kwargs)
+        refuse_tables([self], self.model)
         run.synchronize_in_epoch()
         strategy = strategy_of(self.model)
         if strategy is not None and not strategy.extended.should_checkpoint:
@@ -88,6 +91,24 @@ def recover_backups(backups: Sequence[Any]) -> str:
     except (CheckpointDamagedError, ModelDirError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def refuse_tables(backups: Sequence[Any], model: Any) -> None:
+    """Raises an error if backups of tf_keras are to have divided tables: only Keras 3's can.
+
+    Worker 0 restores them alone, and tf_keras does not tell which rows the others need.
+
+    Raises:
+      DividedTableError: On every worker.
+    """
+    if all(map(_is_of_keras_3, backups)):
+        return
+    for division in filter(None, map(division_of, model.variables)):
+        raise DividedTableError(
+            f"BackupAndRestore of tf_keras cannot restore {division.name}, which is divided "
+            f"between {division.num_workers} workers. Use that of Keras 3, or save and restore a "
+            "tf.train.Checkpoint on all workers, in a callback of your own."
+        )
 
 
 def refuse_backups(problem: str) -> None:

@@ -34,6 +34,7 @@ from tfdist.strategies.keras.backups import (
     position_of_backup,
     recover_backups,
     refuse_backups,
+    refuse_tables,
 )
 from tfdist.strategies.keras.comparison import compare_lengths
 from tfdist.strategies.keras.fit import BAR_INTERVAL_S, FitPosition, FitRun, current_fit
@@ -92,9 +93,11 @@ class BeforeOthers:
         self._backups = backups
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self._backups:
-            self._check_backups()
         model = self.model
+        if self._backups:
+            if model.built:
+                refuse_tables(self._backups, model)
+            self._check_backups()
         optimizer: Any = getattr(model, "optimizer", None)
         if model.built and hasattr(optimizer, "build") and not is_built(optimizer):
             with self._strategy.scope():  # Before a backup is read, which worker 0 alone does.

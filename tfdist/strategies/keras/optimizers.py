@@ -212,6 +212,7 @@ def _sums(strategy: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> 
         for v, (g, *_) in zip(variables, values, strict=True)
         if not isinstance(g, tf.IndexedSlices)
     ]
+    extended.tables.note_gradients()
     strategy.note_step(sum(v.dtype.size * (v.shape.num_elements() or 0) for v in dense))
     step = NOW.step
     message = None if step is None else step.take_message()
