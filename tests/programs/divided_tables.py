@@ -309,18 +309,6 @@ def _export_of_a_trace(table: Any) -> None:
         tf.saved_model.save(module, folder, signatures=trace)
 
 
-def _backup_of_tf_keras(strategy: Any) -> None:
-    import tf_keras
-
-    with strategy.scope():
-        layers = [tf_keras.layers.Embedding(ROWS, 4, input_length=5), tf_keras.layers.Flatten()]
-        model = tf_keras.Sequential([*layers, tf_keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    with tempfile.TemporaryDirectory() as folder:
-        backup = tf_keras.callbacks.BackupAndRestore(folder)
-        model.fit(batches(), verbose=0, callbacks=[backup])
-
-
 @case
 def refusals(strategy: Any) -> dict[str, Any]:
     """Uses that would need the whole table, or would be wrong: the error of each."""
@@ -362,7 +350,6 @@ def refusals(strategy: Any) -> dict[str, Any]:
         "other_optimizer": other_optimizer,
         "other_axis": other_axis,
         "export": lambda: _export_of_a_trace(table),
-        "backup": lambda: _backup_of_tf_keras(strategy),
     }
     found = {}
     for name, attempt in attempts.items():

@@ -33,6 +33,11 @@ def _integers(strategy: LocalStrategy, dtype: tf.DType) -> Any:
     )
 
 
+def test_a_strategy_is_one_of_tensorflow_1_and_of_2(strategy: LocalStrategy) -> None:
+    assert isinstance(strategy, v1.distribute.Strategy)
+    assert isinstance(strategy, tf.distribute.Strategy)
+
+
 def test_every_value_of_a_structure_is_reduced(strategy: LocalStrategy) -> None:
     def step() -> tuple[tf.Tensor, list[tf.Tensor]]:
         number = tf.cast(_number(), tf.float32)

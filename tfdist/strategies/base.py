@@ -35,8 +35,10 @@ def is_tfdist_strategy(strategy: object) -> TypeGuard[WorkerStrategy]:
     return isinstance(strategy, BaseStrategy)
 
 
-class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
+class BaseStrategy(v1.distribute.Strategy, tf.distribute.Strategy):  # type: ignore[misc]
     """A strategy whose sessions run in this process, without other workers to watch.
+
+    It is one of TensorFlow 1, for sessions, and of TensorFlow 2, whose programs ask for it.
 
     `LocalStrategy` is like this. `HorovodStrategy` overrides `watch_peers`. The workers of
     `MultiWorkerStrategy` talk through TensorFlow's servers: it overrides `master`,
@@ -63,11 +65,6 @@ class BaseStrategy(v1.distribute.Strategy):  # type: ignore[misc]
 
     cluster: Cluster | None = None
     task: Task | None = None
-    # Strategies of TensorFlow 1 do not have these.
-    gather = tf.distribute.Strategy.gather
-    experimental_distribute_values_from_function = (
-        tf.distribute.Strategy.experimental_distribute_values_from_function
-    )
 
     def __init__(
         self,

@@ -15,10 +15,13 @@ from typing import Any
 
 import interrupted_fit
 import pytest
+import tensorflow as tf
 from interrupted_fit import INPUTS, undisturbed
 
+from tfdist.strategies.divided.variable import DividedTableError
 from tfdist.strategies.keras import backups
 from tfdist.strategies.keras.backups import recover_backups
+from tfdist.strategies.reductions.division import Division
 from tfdist.strategies.saving.checkpoint_files import CheckpointDamagedError, ModelDirError
 from tfdist.strategies.saving.disk_space import CheckpointSpaceError
 
@@ -232,3 +235,17 @@ def test_a_save_that_is_not_finished_is_not_used(
 
 def _be_killed(*_: Any) -> None:
     raise KilledError
+
+
+def test_a_backup_of_tf_keras_with_a_divided_table_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only several workers divide a table; then all of them are refused alike.
+    division = Division(name="table", shape=(9, 2), dtype=tf.float32, num_workers=3, worker_index=0)
+    monkeypatch.setattr(backups, "division_of", lambda variable: division)
+    train = partial(interrupted_fit.fit, folder=tmp_path, make_input=INPUTS["shuffled"])
+    with pytest.raises(
+        DividedTableError, match="BackupAndRestore of tf_keras cannot restore table"
+    ):
+        train("tf_keras")
+    assert not list(tmp_path.iterdir())
