@@ -19,7 +19,7 @@ import tensorflow as tf
 
 Case = Callable[[Any], dict[str, Any]]
 CASES: dict[str, Case] = {}
-ROWS, BATCH, STEPS = 101, 24, 8
+ROWS, BATCH, STEPS = 101, 24, 20
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"learning_rate": 0.5}),
     "momentum": ("SGD", {"learning_rate": 0.1, "momentum": 0.9}),
