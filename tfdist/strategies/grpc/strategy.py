@@ -54,7 +54,7 @@ class StrategyTooLateError(OneLineError, RuntimeError):
     """A strategy was made after TensorFlow's runtime had started."""
 
 
-# Over Horovod a step with 33 MB of gradients takes two thirds of the time.
+# Over Horovod a step with 33 MB of gradients takes three quarters of the time.
 _SLOW_FROM_BYTES = 8 << 20
 
 # The latest strategy of each address: a server needs its devices.
