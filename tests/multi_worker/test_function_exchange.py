@@ -10,7 +10,7 @@ pytestmark = pytest.mark.processes
 
 
 # What the sums of each way are multiplied by.
-WAYS = [("step", 1.0), ("retraced", 2.0), ("doubles", 1.0), ("loop", 6.0)]
+WAYS = [("step", 1.0), ("retraced", 2.0), ("doubles", 1.0), ("loop", 6.0), ("checked", 1.0)]
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -37,6 +37,14 @@ def test_all_workers_get_the_same_bits_of_the_sums(workers: Any, way: str, facto
             assert got.tobytes() == first.tobytes()
 
 
+def test_gradients_of_variables_of_one_name_are_not_mixed(workers: Any) -> None:
+    expected = _expected(workers, 1.0)[0]
+    for worker in workers:
+        first, second = worker["equal_names"]
+        np.testing.assert_allclose(first, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(second, 3 * expected, rtol=1e-5, atol=1e-5)
+
+
 def test_only_the_small_sum_goes_around_the_ring(workers: Any) -> None:
     for worker in workers:
         assert worker["ops"]["QueueDequeueV2"] == len(large_sums.LARGE)
@@ -54,6 +62,12 @@ def test_the_exchange_of_functions_that_are_gone_ends(workers: Any) -> None:
 def test_an_error_of_the_exchange_comes_out_of_the_function(workers: Any) -> None:
     for worker in workers:
         assert "no exchange today" in worker["error"]
+
+
+def test_a_function_that_fails_before_it_sends_can_be_called_again(workers: Any) -> None:
+    for worker in workers:
+        assert "assertion failed" in worker["refused"]
+        assert len(worker["checked"]) == len(worker["own"])
 
 
 def test_after_an_error_no_gradient_of_a_failed_step_is_taken_for_one_of_the_next(

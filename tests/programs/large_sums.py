@@ -42,6 +42,21 @@ def run() -> dict[str, Any]:
             sums = [total + value for total, value in zip(sums, new, strict=True)]
         return sums
 
+    @tf.function
+    def checked(factor: tf.Tensor) -> list[tf.Tensor]:
+        """Sums if the factor is positive; else it fails before it sends anything."""
+        with tf.control_dependencies([tf.debugging.assert_positive(factor)]):
+            return strategy.run(all_of_them, (tf.identity(factor), tf.float32))
+
+    @tf.function
+    def of_equal_names() -> list[tf.Tensor]:
+        """Sums the gradients of variables that all have the name TensorFlow gives by itself."""
+        gradients = [[1.0 * held[0]], [3.0 * held[0]]]
+        sums: list[tf.Tensor] = strategy.extended.reducer.reduce_gradients(
+            gradients, ["Variable", "Variable"], mean=False
+        )
+        return sums
+
     results: dict[str, Any] = {"own": own}
     functions = strategy.extended.collectives.functions
     results["step"] = _arrays(step(tf.ones([1])))
@@ -51,7 +66,10 @@ def run() -> dict[str, Any]:
     results["groups_of_step"] = len(functions._groups)
     results["doubles"] = _arrays(step(tf.ones([1]), tf.float64))  # Messages of the same names.
     results["loop"] = _arrays(loop())
-    del step, loop
+    results["equal_names"] = _arrays(of_equal_names())
+    results["refused"] = _error(checked, tf.constant(-1.0))
+    results["checked"] = _arrays(checked(tf.constant(1.0)))
+    del step, loop, of_equal_names, checked
     gc.collect()
     results |= _after_a_failure(strategy, held)
     return results
@@ -95,9 +113,9 @@ def _after_a_failure(strategy: Any, held: list[tf.Tensor]) -> dict[str, Any]:
     }
 
 
-def _error(function: Any) -> str:
+def _error(function: Any, *arguments: Any) -> str:
     try:
-        function()
+        function(*arguments)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "none"

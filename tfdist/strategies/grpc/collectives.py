@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -137,19 +137,23 @@ class GrpcCollectives:
             start += size
         return sums
 
-    def sum_directly(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Sums those of some tensors by their names that need not go around the ring."""
+    def sum_directly(
+        self, tensors: Sequence[tf.Tensor], names: Sequence[str]
+    ) -> list[tf.Tensor | None]:
+        found: list[tf.Tensor | None] = [None] * len(tensors)
         if self.functions is None or tf.executing_eagerly() or not is_tensorflow_2():
-            return {}
-        large = {
-            name: message_name(name)
-            for name, tensor in tensors.items()
+            return found
+        large = [
+            number
+            for number, tensor in enumerate(tensors)
             if is_large(tensor, LEAST_BYTES) and not is_large(tensor, self.piece_size_bytes)
-        }
-        if not large:
-            return {}
-        sums = self.functions.sums({large[name]: tensors[name] for name in large})
-        return {name: sums[full] for name, full in large.items() if full in sums}
+        ]
+        if large:
+            # Messages of one name get numbers, so that no two have one key.
+            sums = self.functions.sums({message_name(names[n]): tensors[n] for n in large})
+            for number, total in zip(large, sums, strict=False):  # None after a failed step.
+                found[number] = total
+        return found
 
     def gather(self, tensor: tf.Tensor, name: str, *, same_rows: bool = False) -> tf.Tensor:
         """Sums tensors of zeros in which each worker has filled in its own rows.

@@ -20,8 +20,8 @@ alone. So no call to another worker is on its way between two steps:
     thread      | waits   | exchanges                 | waits            | exchanges
 
 A session's error comes out of the function that waits for the sums. What a failed function leaves
-in the queues would be taken for gradients of the next step: `abandon` closes them, so that a later
-call fails, and a function that is traced later takes the ring.
+in the queues would be taken for gradients of the next step: `abandon_step` closes them then, so
+that a later call fails, and a function that is traced later takes the ring.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ _CONTAINER = "tfdist-functions"
 _QUEUE_CAPACITY = 4  # At most two places are used at once, so that none waits for one.
 _STEP, _END = 0, 1  # What the thread finds in its queue.
 _CLOSE_LIMIT_S = 10.0
+_SETTLE_LIMIT_S = 1.0  # In which an exchange ends whose sums have all come.
 
 _numbers = itertools.count(1)
 
@@ -74,6 +75,9 @@ class _Queue:
     def close(self) -> None:
         """Makes those fail who put something into it, or wait for something."""
         tf.raw_ops.QueueCloseV2(handle=self._handle(), cancel_pending_enqueues=True)
+
+    def size(self) -> int:
+        return int(tf.raw_ops.QueueSizeV2(handle=self._handle()))
 
     def _handle(self) -> tf.Tensor:
         handle = tf.raw_ops.FIFOQueueV2(
@@ -103,7 +107,7 @@ class FunctionExchange:
         self._groups: dict[Hashable, _Group] = {}
         self._is_abandoned = False
 
-    def sums(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def sums(self, tensors: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """Sums tensors over the workers in the function that is being traced.
 
         Args:
@@ -111,20 +115,19 @@ class FunctionExchange:
             that are computed first. Names, shapes and dtypes are equal on all workers.
 
         Returns:
-          The sums by their names, of the same shapes and dtypes; empty after `abandon`.
+          The sum of each, of the same shape and dtype; empty once a step has been abandoned.
         """
         if self._is_abandoned:
-            return {}
+            return []
         with tf.device(self._endpoint.hosts[self._endpoint.index]):
             return self._group_of(tensors).sums(tensors)
 
-    def abandon(self) -> None:
-        """Makes the functions fail that are called later: one of them has failed."""
-        if self._is_abandoned:
-            return
-        self._is_abandoned = True
-        for group in self._groups.values():
-            group.abandon()
+    def abandon_step(self) -> None:
+        """Makes the functions fail that are called later, if one that has failed had sent."""
+        if any(group.is_on_the_way() for group in self._groups.values()):
+            self._is_abandoned = True
+            for group in self._groups.values():
+                group.abandon()
 
     def _group_of(self, tensors: Mapping[str, tf.Tensor]) -> _Group:
         """Returns the group of these messages; another trace of a function has the same."""
@@ -182,12 +185,14 @@ class _Group:
             total_name = f"tfdist-total-{group}-{number}"
             self._totals[name] = _Queue(total_name, (tf.string, tensor.dtype))
         self._is_abandoned = False
+        self._is_idle = threading.Event()
+        self._is_idle.set()
         self._thread = threading.Thread(target=self._serve, name="tfdist-exchange", daemon=True)
         self._thread.start()
 
-    def sums(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def sums(self, tensors: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """Adds the ops of one exchange to the function that is being traced."""
-        results: dict[str, tf.Tensor] = {}
+        results: list[tf.Tensor] = []
         for name, tensor in tensors.items():
             offer = self._own[name].put(tensor)
             early_reduction.wait_for_offers(tensor, [offer])
@@ -201,9 +206,19 @@ class _Group:
             for op in independent:
                 run_independently(op)
             with tf.control_dependencies(independent[-1:]):
-                results[name] = tf.identity(total)
-            results[name].set_shape(tensor.shape)
+                results.append(tf.identity(total))
+            results[-1].set_shape(tensor.shape)
         return results
+
+    def is_on_the_way(self) -> bool:
+        """Returns whether gradients of a step, or their sums, have not come to their function."""
+        if self._is_abandoned:
+            return False
+        self._is_idle.wait(_SETTLE_LIMIT_S)
+        with tf.init_scope(), self._on_host():
+            queues = (self._begin, *self._own.values(), *self._totals.values())
+            is_left = any(queue.size() for queue in queues)
+        return is_left or not (self._is_idle.is_set() and self._thread.is_alive())
 
     def end(self) -> None:
         """Ends the thread, once it does not exchange any more."""
@@ -254,7 +269,9 @@ class _Group:
         ):
             wait, exchange = alone.make_callable(begun), with_others.make_callable(given)
             while wait() != _END:
+                self._is_idle.clear()
                 exchange()
+                self._is_idle.set()
 
     def _session(self, graph: tf.Graph, filters: Sequence[str]) -> v1.Session:
         config = v1.ConfigProto(device_filters=filters)

@@ -171,6 +171,7 @@ class MultiWorkerStrategy(BaseStrategy):
         )
         self._is_prepared = True
         self._has_advised = False
+        self._functions: FunctionExchange | None = None
         if collectives.num_workers > 1:
             assert self.cluster is not None and self.task is not None
             if tf.executing_eagerly():  # Before the program's first operation.
@@ -255,18 +256,17 @@ class MultiWorkerStrategy(BaseStrategy):
     def _exchange_in_functions(self) -> None:
         """Makes the functions of TensorFlow 2 exchange large gradients directly."""
         collectives = self.extended.collectives
-        if collectives.functions is None and collectives.num_workers <= MOST_WORKERS:
+        if self._functions is None and collectives.num_workers <= MOST_WORKERS:
             assert self.cluster is not None
-            collectives.functions = FunctionExchange(
+            self._functions = collectives.functions = FunctionExchange(
                 endpoint_of(self.cluster, collectives.worker_index),
                 SERVERS[self._address].target,
                 [device_filter(task) for task in self.cluster.workers],
             )
 
     def abandon_step(self) -> None:
-        functions = getattr(self.extended.collectives, "functions", None)
-        if functions is not None:
-            functions.abandon()
+        if self._functions is not None:
+            self._functions.abandon_step()
 
     def watch_peers(self) -> PeerWatch:
         """Returns a watch over the workers that this one waits for; the caller starts it.

@@ -32,7 +32,7 @@ must build and run the same ones, or the others wait.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -68,14 +68,17 @@ _SUMMED_AS = {
 class SumsDirectly(Protocol):
     """An engine with a faster way for some sums that are made together."""
 
-    def sum_directly(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def sum_directly(
+        self, tensors: Sequence[tf.Tensor], names: Sequence[str]
+    ) -> list[tf.Tensor | None]:
         """Sums those tensors that it has a faster way for, each in a message.
 
         Args:
-          tensors: The tensors by the names of their messages.
+          tensors: The tensors, each for a message by itself.
+          names: The names of the messages; they may be equal.
 
         Returns:
-          The sums by the same names; the others are left to `Collectives.sum`.
+          The sum of each tensor; None for those that are left to `Collectives.sum`.
         """
 
 
@@ -159,15 +162,19 @@ def all_reduce(
             for number, bucket in enumerate(buckets)
         ]
         alone = {
-            bucket_name: sendable[i]
+            i: bucket_name
             for bucket_name, (i, *others) in zip(bucket_names, buckets, strict=True)
             if not others and dtypes[i] == sendable[i].dtype
         }
-        direct = collectives.sum_directly(alone) if isinstance(collectives, SumsDirectly) else {}
+        direct: dict[int, tf.Tensor | None] = {}
+        if isinstance(collectives, SumsDirectly):
+            found = collectives.sum_directly([sendable[i] for i in alone], [*alone.values()])
+            direct = dict(zip(alone, found, strict=True))
         for bucket_name, bucket in zip(bucket_names, buckets, strict=True):
             members, dtype = [sendable[i] for i in bucket], dtypes[bucket[0]]
-            if bucket_name in direct:
-                sums = [direct[bucket_name]]
+            total = direct.get(bucket[0])
+            if total is not None:
+                sums = [total]
             elif dtype == members[0].dtype:
                 sums = collectives.sum(members, bucket_name)  # each of its member's shape
             else:
